@@ -51,11 +51,13 @@ class Reader:
         self.network: Network = Network()
         self.opset: int = model.opset
         self.values: dict[str, Given] = dict(model.arrays)
+        self._constants = {*model.arrays}
         self._weights = {id(array): name for name, array in model.arrays.items()}
         self._stored: dict[int, Ref] = {}
         self._kept: list[Known] = []  # so that no other array gets the id
         self._module = ""
         self._steps = 0  # of loops
+        self._left_out: dict[str, str] = {}  # operators by results that programs do not compute
         self.random: np.random.Generator | None = None if model.seed is None else np.random.default_rng(model.seed)
 
     # --------------------------------------------------------------------------------------------- for the operators
@@ -147,6 +149,8 @@ class Reader:
             if tensor.name not in self.values:
                 self.values[tensor.name] = _array(tensor)
         for node in graph.node:
+            if node.op_type == "Constant" and {*node.output} <= self._constants:
+                continue
             self._module = node.name if node.name.isprintable() else ""
             attributes = {a.name: _attribute(a) for a in node.attribute}
             inputs = [self._known(name) if name else None for name in node.input]
@@ -159,8 +163,11 @@ class Reader:
                 attributes["_outputs"] = len(node.output)
                 results = self._results(node, inputs, attributes)
             self.values.update({name: r for name, r in zip(node.output, results, strict=False) if name})
+            self._left_out |= dict.fromkeys(node.output[len(results) :], node.op_type)
 
     def _known(self, name: str) -> Given:
+        if name not in self.values and name in self._left_out:
+            raise UnsupportedError(f"the model reads {name!r}, a result of {self._left_out[name]} without a rule")
         if name not in self.values:
             raise FileError(f"the model is damaged: it reads {name!r} before it is computed")
         return self.values[name]
@@ -206,20 +213,21 @@ class Reader:
     def _loop(self, node: Any, inputs: list[Given], attributes: Attributes) -> list[Given]:
         """Reads the body of a loop once for each step."""
         name, body = node.name or "without a name", attributes.get("body")
-        if body is None or len(body.input) != len(inputs) or len(body.output) < len(inputs) - 1:
+        if body is None or not 2 <= len(inputs) == len(body.input) or len(body.output) < len(inputs) - 1:
             raise FileError("the model is damaged: Loop has no body that fits its inputs")
         trips, more, *state = inputs
         if trips is not None and not isinstance(trips, np.ndarray):
             raise UnsupportedError(f"Loop ({name}): the number of steps depends on the values of the inputs")
         most = math.inf if trips is None else numbers(integers(trips), "Loop")[0]
         outer, scans = dict(self.values), [list[Given]() for _ in body.output[len(inputs) - 1 :]]
+        shared = {**{t.name: _array(t) for t in body.initializer}, **outer}  # all steps share the weights of the body
         step = 0
         while step < most and self._continues(more, name):
             self._steps += 1
             if self._steps > _MOST_STEPS:
                 raise UnsupportedError(f"Loop ({name}): the loops of the model have more than {_MOST_STEPS} steps")
             given = [np.array(step, np.int64), np.array(True), *state]
-            self.values = {**outer, **{i.name: x for i, x in zip(body.input, given, strict=True)}}
+            self.values = {**shared, **{i.name: x for i, x in zip(body.input, given, strict=True)}}
             self.run(body)
             more, *results = (self._known(o.name) for o in body.output)
             state = results[: len(state)]
@@ -321,9 +329,15 @@ class _Model:
 
 def _arrays(graph: Any, what: str) -> dict[str, Known]:
     try:
-        return {tensor.name: _array(tensor) for tensor in graph.initializer}
+        return {**_constants(graph), **{tensor.name: _array(tensor) for tensor in graph.initializer}}
     except FileError as error:
         raise FileError(f"{what}: {error}") from None
+
+
+def _constants(graph: Any) -> dict[str, Known]:
+    """The values of the nodes Constant. Some models have their weights there, and all sizes share them."""
+    nodes = [n for n in graph.node if n.op_type == "Constant" and len(n.output) == 1 and len(n.attribute) == 1]
+    return {n.output[0]: _array(n.attribute[0].t) for n in nodes if n.attribute[0].HasField("t")}
 
 
 def _array(tensor: Any) -> Known:
@@ -424,7 +438,7 @@ def _damage(what: str) -> Iterator[None]:
     """Raises FileError for what only a damaged file has, such as a name that is no text."""
     try:
         yield
-    except (AttributeError, KeyError, IndexError, UnicodeError) as error:
+    except (AttributeError, KeyError, IndexError, UnicodeError, AssertionError) as error:
         raise FileError(f"{what}: the model is damaged: {type(error).__name__}: {error}") from None
 
 

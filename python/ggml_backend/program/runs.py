@@ -115,21 +115,26 @@ class Runs:
         with self._engine.lock:
             variant, step = self._last
             refuse(step.missing, "export_graph")
-            names = dict(zip(self._result_names(variant), (name for name, _ in variant.results), strict=True))
-            tensors = {label: step.outputs[name].tensor for label, name in names.items() if name is not None}
-            made = {label: t for label, t in tensors.items() if t is not None}
-            if step.graph is None or len({*made.values()}) < len(names):
+            labels = self._result_names(variant)
+            tensors = [None if name is None else step.outputs[name].tensor for name, _ in variant.results]
+            made = {label: t for label, t in zip(labels, tensors, strict=True) if t is not None}
+            if step.graph is None or len({*made.values()}) < len(tensors):
                 raise UnsupportedError("export_graph: a result of the program is a constant, or is there twice")
             self._engine.scheduler.allocate(step.graph)
             before = {t: t.name for t in made.values()}
             try:
                 for label, tensor in made.items():
                     tensor.name = label
+                written = [tensor.name for tensor in made.values()]  # a name has at most 63 bytes
+                others = [t.name for t in (*step.graph.leafs, *step.graph.nodes) if t not in before]
+                twice = [name for i, name in enumerate(written) if name in others or name in written[:i]]
+                if twice:
+                    raise UnsupportedError(f"export_graph: a result has the name {twice[0]!r} of another tensor")
                 step.graph.export(path)
             finally:
                 for tensor, name in before.items():
                     tensor.name = name
-            return [*made]
+            return written
 
     def _result_names(self, variant: Variant) -> list[str]:
         """A name for each result."""

@@ -104,6 +104,14 @@ def operator_name(target: Any) -> str:
     return f"{full}.{target._schema.overload_name}" if target._schema.overload_name else full
 
 
+def _is_random(node: Any) -> bool:
+    """True if the node draws random numbers. Operators with a rule, such as attention, do so for dropout only."""
+    if torch.Tag.nondeterministic_seeded not in getattr(node.target, "tags", ()):
+        return False
+    given = dict(zip((p.name for p in node.target._schema.arguments), node.args, strict=False)) | node.kwargs
+    return operator_name(node.target) not in RULES or bool(given.get("dropout_p"))
+
+
 class StateChange(UnsupportedError):
     """The model changes values that a program does not keep.
 
@@ -226,6 +234,8 @@ class _Reader:
                 self.constants[node] = self._weight(spec.target)
             else:
                 raise UnsupportedError(f"{self.what}: the model has an input of kind {kind}")
+        if self.changing:
+            self._check_random_numbers()
         for node in program.graph.nodes:
             if node.op == "call_function":
                 self._call(node)
@@ -238,6 +248,12 @@ class _Reader:
         return Exported(
             self.network, leaves, outputs, program.call_spec.out_spec, self.targets, changed=tuple(self.changed)
         )
+
+    def _check_random_numbers(self) -> None:
+        """UnsupportedError: the graph may run its nodes in another order, and so draw other numbers."""
+        drawn = [n for n in self.program.graph.nodes if _is_random(n)]
+        if len(drawn) > 1:
+            raise UnsupportedError(f"{self.what}: the graph draws random numbers several times")
 
     def _input(self, spec: Any, node: Any, named_axes: Mapping[int, str]) -> str | None:
         value = node.meta.get("val")

@@ -95,7 +95,10 @@ class Program(Runs):
         call.check(self._example, self._dynamic)
         with self._engine.lock:
             self._call = call
-            variant, step = self._prepare(call.shapes(), "program")
+            try:
+                variant, step = self._prepare(call.shapes(), "program")
+            finally:
+                self._call = self._example  # keeps no arguments alive
         results = self._computed(variant, step, call.arrays())
         if call.of_torch:
             dtypes = [None if name is None else step.network.values[name].dtype for name, _ in variant.results]
@@ -118,6 +121,8 @@ class Program(Runs):
         UnsupportedError: an operator has no rule, or the result has a type that no file can hold
         """
         expect_path(path, "save: path")
+        if self._changes:
+            raise UnsupportedError("save: the program changes its arguments, which no file can hold")
         with self._engine.lock:
             refuse([m for _, step in self._kept.values() for m in step.missing], "save")
             tensors = [isinstance(x, torch.Tensor) for x in self._example.leaves]
@@ -130,6 +135,8 @@ class Program(Runs):
 
     def _result_names(self, variant: Variant) -> list[str]:
         assert isinstance(variant, Exported)
+        if variant.changed:
+            raise UnsupportedError("export_graph: the program changes its arguments, which no file can hold")
         whole = pytree.tree_unflatten([0] * len(variant.results), variant.structure)
         paths, _ = pytree.tree_flatten_with_path(whole)
         keys = [[getattr(key, "idx", getattr(key, "key", key)) for key in path] for path, _ in paths]

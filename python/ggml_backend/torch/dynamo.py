@@ -47,7 +47,7 @@ from .packed import Precision
 __all__ = ["CompiledGraph", "compiled_graphs", "ggml"]
 
 _WHAT = "torch.compile"
-_KEPT = 64  # programs of a graph, for as many sets of weights: PyTorch shares the graph of equal layers
+_KEPT = 256  # programs of a graph, for as many sets of weights: PyTorch shares the graph of equal layers
 _MOST_NUMBERS = 16  # sets of numbers for which a graph is built
 _GRADIENTS = (
     "the call records gradients, and programs are for inference; call the model under torch.no_grad() or"
@@ -120,8 +120,11 @@ class CompiledGraph:
         self._seen: set[tuple[Any, ...]] = set()
         self._lock = threading.RLock()
         try:
-            if any(_is_double(node) for node in graph.graph.nodes):
-                raise UnsupportedError("the graph computes in float64, and programs compute in float32")
+            for node in graph.graph.nodes:
+                _check_kind(node)
+            modes = [node.args[0] for node in graph.graph.nodes if node.target is torch._C._set_grad_enabled]
+            if modes and modes[0]:
+                raise UnsupportedError("the graph enables gradients, and programs are for inference")
             self._results = _Results.of(graph)
         except UnsupportedError as error:
             self._refused = str(error)
@@ -160,6 +163,8 @@ class CompiledGraph:
             return _GRADIENTS
         if torch.is_autocast_enabled("cpu"):
             return "the call converts to a narrower dtype (autocast)"
+        if torch.autograd.forward_ad._current_level >= 0:
+            return "the call computes gradients in forward mode"
         for x in tensors:
             if x.device.type != "cpu" or x.layout != torch.strided:
                 return f"an argument is {x.layout} on {x.device}"
@@ -185,15 +190,18 @@ class CompiledGraph:
             kinds = self._kinds = _Kinds.of(self._inputs, args, self._state)
         numbers = {i: args[i].item() if isinstance(args[i], torch.Tensor) else args[i] for i in kinds.numbers}
         weights = [args[i] for i in kinds.weights]
-        key = (*map(id, weights), *numbers.items())
+        constants = tuple((i, repr(number)) for i, number in numbers.items())  # 0.0 and -0.0 differ, NaN equals NaN
+        key = (*map(id, weights), *constants)
         found = self._kept.get(key)
         if found is None or not found.is_for(weights):
-            self._check_numbers(tuple(numbers.items()))
+            self._check_numbers(constants)
             self._drop_dead()
             try:
                 found = _Kept.of(weights, self._built(kinds, args, numbers))
             except StateChange as change:
                 positions = {path: i for i, path in kinds.weights.items()}
+                if not positions.keys() >= {*change.names}:
+                    raise
                 self._state |= {positions[name] for name in change.names}
                 self._kinds = None
                 return self._program(args)
@@ -228,7 +236,9 @@ class CompiledGraph:
             }
             if named:
                 dynamic[name] = named
-        if not given and not self._results.computed:
+        if not given and self._results.computed:
+            raise UnsupportedError("the graph has no tensor among its arguments")
+        if not given:
             return None
         module, options = self._bound(kinds, args, numbers), self._options
         with torch.inference_mode(False), torch.no_grad():
@@ -310,6 +320,8 @@ class _Kinds:
         numbers = [i for i, node in enumerate(inputs) if _is_number(node)]
         weights = [i for i, x in enumerate(args) if _is_weight(x) and i not in state and i not in numbers]
         tensors = [i for i in range(len(args)) if i not in {*numbers, *weights}]
+        if not tensors:
+            tensors, weights = weights, []  # a program needs an argument
         symbols = {str(_value(inputs[i])): i for i in numbers if isinstance(_value(inputs[i]), torch.SymInt)}
         sizes: dict[int, tuple[int, int]] = {}
         for i in tensors:
@@ -360,9 +372,17 @@ def _is_number(node: fx.Node) -> bool:
     return bool(node.users) and all(user.op == "call_method" and user.target == "item" for user in node.users)
 
 
-def _is_double(node: fx.Node) -> bool:
+def _check_kind(node: fx.Node) -> None:
+    """UnsupportedError: a tensor that no program has"""
     value = _value(node)
-    return isinstance(value, torch.Tensor) and value.dtype == torch.float64 and not _is_number(node)
+    if not isinstance(value, torch.Tensor) or _is_number(node):
+        return
+    if value.device.type != "cpu" or value.layout != torch.strided:
+        raise UnsupportedError(f"the graph has a tensor of {value.layout} on {value.device}")
+    if torch._C._functorch.is_functorch_wrapped_tensor(value):
+        raise UnsupportedError("the graph transforms functions (torch.func)")
+    if value.dtype == torch.float64:
+        raise UnsupportedError("the graph computes in float64, and programs compute in float32")
 
 
 def _is_weight(x: Any) -> bool:
@@ -440,6 +460,7 @@ class _Results:
             place = inputs.index(result)
             self.parts.append(lambda args: args[place])
         elif isinstance(value := _value(result), torch.SymInt):
+            self._check_sizes([value])
             self.parts.append(lambda args: self._size(value, args))
         elif not isinstance(value, torch.Tensor):
             raise UnsupportedError(f"the graph returns a {type(value).__name__}")
@@ -450,6 +471,8 @@ class _Results:
                 return
             if _value(root).dtype != value.dtype:
                 raise UnsupportedError("the graph returns a view with another dtype")
+            for tensor in (value, _value(root)):
+                self._check_sizes([*tensor.shape, *tensor.stride(), tensor.storage_offset()])
             place = inputs.index(root) if root in inputs else self._computed(root)
             self.parts.append(_View(place, root in inputs, value, _value(root)))
 
@@ -487,15 +510,19 @@ class _Results:
         strides = [self._size(n, args) for n in part.like.stride()]
         return base.detach().as_strided(sizes, strides, base.storage_offset() + moved)
 
+    def _check_sizes(self, sizes: Sequence[Any]) -> None:
+        """UnsupportedError before a call changes its arguments: a size depends on values."""
+        known = {symbol for size in self.symbols for symbol in size.free_symbols}
+        for n in sizes:
+            if isinstance(n, torch.SymInt) and not n.node.expr.free_symbols <= known:
+                raise UnsupportedError(f"the graph returns a value of the size {n}, which no argument has")
+
     def _size(self, n: Any, args: Sequence[Any]) -> int:
         if not isinstance(n, torch.SymInt):
             return int(n)
         expression = n.node.expr
         known = {symbol: args[i] for symbol, i in self.symbols.items()}
-        found = expression.xreplace(known)
-        if getattr(found, "free_symbols", ()):
-            raise UnsupportedError(f"the graph returns a value of the size {expression}, which no argument has")
-        return int(found)
+        return int(expression.xreplace(known))
 
 
 def _memory(value: Any) -> int:

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import ggml_backend as gb
+from ggml_backend._ffi import ffi, lib
 from ggml_backend.errors import FileError, InvalidArgumentError, UnsupportedError
 
 onnx = pytest.importorskip("onnx", reason="onnx is not installed; tools/check_torch.sh installs it")
@@ -290,7 +291,9 @@ CASES = {
     "Split": parts,
     "Slice": sliced,
     "Gather": gathered,
-    "GatherElements": lambda r: ([r.floats(3, 5), r.integers(0, 5, 3, 2)], {"axis": 1}),
+    "GatherElements": lambda r: (
+        [r.floats(3, 5), r.pick.choice([r.integers(0, 5, 3, 2), Constant(r.integers(-5, 5, 3, 2))])], {"axis": -1}
+    ),
     "Shape": of_one,
     "Size": of_one,
     "ConstantOfShape": lambda r: ([Constant([2, 3], np.int64)],
@@ -323,7 +326,10 @@ CASES = {
     "GlobalAveragePool": lambda r: ([r.floats(2, 3, 4, 5)], {}),
     "GlobalMaxPool": lambda r: ([r.floats(2, 3, 4, 5)], {}),
     "Resize": resized,
-    "Upsample": lambda r: ([r.floats(1, 2, 3, 4), Constant([1, 1, 2, 2], np.float32)], {"mode": "nearest"}, 9),
+    "Upsample": lambda r: r.pick.choice([
+        ([r.floats(1, 2, 3, 4), Constant([1, 1, 2, 2], np.float32)], {"mode": "nearest"}, 9),
+        ([r.floats(1, 2, 3, 4)], {"mode": "nearest", "scales": [1.0, 1.0, 3.0, 2.0]}, 8),
+    ]),
     "LSTM": recurrent,
     "GRU": gated,
     "GatherND": gathered_places,
@@ -413,6 +419,9 @@ REFUSED = {
     "Resize by factors that do not give whole sizes": (
         "Resize", [np.ones((1, 1, 5, 5), np.float32), None, Constant([1, 1, 1.5, 2], np.float32)], {"mode": "linear"},
     ),
+    "Einsum ij->ii with a letter twice in its result": (
+        "Einsum", [np.ones((2, 2), np.float32)], {"equation": "ij->ii"},
+    ),
     "Resize with antialias": (
         "Resize", [np.ones((1, 1, 4, 4), np.float32), None, None, Constant([1, 1, 2, 2], np.int64)],
         {"mode": "linear", "antialias": 1},
@@ -459,6 +468,18 @@ def steps(*more):
             node("Sin", ["u"], ["s2"]), node("Mul", ["s2", "s2"], ["each"]), *more]  # fmt: skip
 
 
+def test_a_random_value_of_a_huge_shape_is_refused():
+    model, _ = model_of("RandomNormal", [], {"shape": [2**20, 2**20]})
+    with pytest.raises(UnsupportedError, match="a random value of the shape"):
+        gb.load_onnx(model, seed=0)
+
+
+def test_optional_results_that_programs_do_not_compute_are_named():
+    model, _ = model_of("MaxPool", [np.ones((1, 1, 4, 4), np.float32)], {"kernel_shape": [2, 2]}, n_results=2)
+    with pytest.raises(UnsupportedError, match="the model reads 'y1', a result of MaxPool without a rule"):
+        gb.load_onnx(model)
+
+
 @pytest.mark.parametrize("trips", [1, 4])
 def test_a_loop_with_a_fixed_number_of_steps_is_unrolled(trips):
     model = looped(trips, steps(), ["n", 3])
@@ -475,6 +496,44 @@ def test_a_loop_ends_at_a_known_condition():
     model, x = looped(9, body, [3]), np.ones(3, np.float32)
     for ours, theirs in zip(gb.load_onnx(model)(x).values(), expected(model, {"s0": x}), strict=True):
         near(ours, theirs)
+
+
+def test_steps_of_a_loop_share_the_weights_of_its_body():
+    node = onnx.helper.make_node
+    body = [node("Identity", ["go"], ["next"]), node("Add", ["s", "w"], ["u"]), *steps()[3:]]
+    model, x = looped(5, body, [3]), np.ones(3, np.float32)
+    (loop,) = model.graph.node
+    loop.attribute[0].g.initializer.append(onnx.numpy_helper.from_array(np.array([1, 2, 3], np.float32), "w"))
+    program = gb.load_onnx(model)
+    for ours, theirs in zip(program(x).values(), expected(model, {"s0": x}), strict=True):
+        near(ours, theirs)
+    assert sum(array.shape == (3,) for array in program.network.arrays.values()) == 1
+
+
+def test_loops_without_inputs_are_damaged():
+    model = looped(4, steps(), [3])
+    (loop,) = model.graph.node
+    del loop.input[:]
+    del loop.attribute[0].g.input[:]
+    with pytest.raises(FileError, match="Loop has no body that fits its inputs"):
+        gb.load_onnx(model)
+
+
+@pytest.mark.parametrize(
+    ("op", "index", "right"),
+    [("GatherND", [[1, 5]], [[1, 4]]), ("GatherND", [[0, -6]], [[0, -5]]), ("ScatterND", [[3, 0]], [[-3, 4]])],
+)
+def test_indices_out_of_range_are_errors(op, index, right):
+    x, more = np.zeros((3, 5), np.float32), [np.ones(1, np.float32)] if op == "ScatterND" else []
+    model, given = model_of(op, [x, np.array(right, np.int64), *more], {})
+    program = gb.load_onnx(model, n_threads=1)
+    near(next(iter(program(**given).values())), expected(model, given)[0])
+    wrong = {name: np.array(index, np.int64) if array.dtype == np.int64 else array for name, array in given.items()}
+    with pytest.raises(gb.errors.GgmlError, match="index"):
+        program(**wrong)
+    model, given = model_of(op, [x, Constant(index, np.int64), *more], {})
+    with pytest.raises(UnsupportedError, match="is not within"):
+        gb.load_onnx(model, n_threads=1)(**given)
 
 
 def test_loops_that_depend_on_values_are_refused():
@@ -601,6 +660,48 @@ def test_programs_of_onnx_are_saved(tmp_path):
     y = picture(1, 24)
     np.testing.assert_array_equal(again(y)["logits"], program(y)["logits"])
     near(again(y)["logits"], expected(model, {"image": y})[0], 0.03)
+
+
+@pytest.mark.parametrize("names", [["a" * 70, "b" * 70], ["a" * 70, "a" * 71]])
+def test_an_exported_graph_has_the_names_that_the_call_returns(names, tmp_path):
+    """A tensor's name has at most 63 bytes."""
+    helper = onnx.helper
+    info = helper.make_tensor_value_info
+    nodes = [helper.make_node(op, ["x"], [name]) for op, name in zip(["Relu", "Neg"], names, strict=True)]
+    graph = helper.make_graph(nodes, "g", [info("x", 1, [4])], [info(name, 1, [4]) for name in names])
+    program = gb.load_onnx(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 16)], ir_version=8))
+    if names[0][0] == names[1][0]:
+        with pytest.raises(UnsupportedError, match="a result has the name 'aaa"):
+            program.export_graph(tmp_path / "graph")
+        return
+    found = program.export_graph(tmp_path / "graph")
+    data, made = ffi.new("struct ggml_context **"), ffi.new("struct ggml_context **")
+    graph = lib.ggml_graph_import(bytes(tmp_path / "graph"), data, made)
+    assert [*program(np.ones(4, np.float32))] == names
+    for name, of in zip(found, (b"RELU", b"NEG"), strict=True):
+        tensor = lib.ggml_graph_get_tensor(graph, name.encode())
+        assert tensor and of in ffi.string(lib.ggml_op_desc(tensor)).upper()
+    lib.ggml_free(data[0])
+    lib.ggml_free(made[0])
+
+
+def test_all_sizes_share_the_weights_of_constant_nodes():
+    """The Slice needs the number of rows, so each size reads the model again."""
+    helper, of = onnx.helper, onnx.numpy_helper.from_array
+    weight = np.random.default_rng(0).standard_normal((4, 64), np.float32)
+    nodes = [helper.make_node("Constant", [], ["w"], value=of(weight)),
+             *(helper.make_node("Constant", [], [n], value_ints=[v]) for n, v in (("from", 1), ("to", 3), ("axis", 0))),
+             helper.make_node("Slice", ["x", "from", "to", "axis"], ["part"]),
+             helper.make_node("MatMul", ["part", "w"], ["y"])]  # fmt: skip
+    info = helper.make_tensor_value_info
+    graph = helper.make_graph(nodes, "g", [info("x", 1, ["n", 4])], [info("y", 1, None)])
+    program = gb.load_onnx(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 16)], ir_version=8))
+    arrays = []
+    for n in (3, 5):
+        x = np.ones((n, 4), np.float32)
+        near(program(x)["y"], x[1:3] @ weight)
+        arrays += [array for array in program.network.arrays.values() if array.size == weight.size]
+    assert len(arrays) == 2 and np.shares_memory(*arrays)
 
 
 def test_sizes_can_be_fixed_and_files_can_be_read(tmp_path):

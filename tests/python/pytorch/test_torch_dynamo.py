@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import subprocess
 import sys
 import threading
 import warnings
+import weakref
 
 import pytest
 
@@ -188,6 +190,17 @@ def test_arguments_that_a_model_changes_are_changed(function):
 
 
 @torch.no_grad()
+def test_programs_that_change_arguments_have_no_file(tmp_path):
+    before, x = gbt.compiled_graphs(), torch.ones(3)
+    compiled(lambda x: x.add_(1) * 2)(x)
+    (graph,) = new(before)
+    with pytest.raises(UnsupportedError, match="save: the program changes its arguments"):
+        graph.program.save(tmp_path / "program")
+    with pytest.raises(UnsupportedError, match="export_graph: the program changes its arguments"):
+        graph.program.export_graph(tmp_path / "graph")
+
+
+@torch.no_grad()
 def test_arguments_that_share_memory_are_changed_by_pytorch():
     def function(x, y):
         x.add_(1)
@@ -216,6 +229,36 @@ def test_statistics_of_a_batch_norm_are_those_of_pytorch(training):
             assert torch.allclose(p, q, atol=1e-6), name
     x = torch.randn(2, 3, 6, 6)
     near(run.eval()(x), his.eval()(x))
+
+
+class Counter(nn.Module):
+    """Graphs that read nothing but a buffer."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("n", torch.zeros(3))
+
+    def forward(self):
+        self.n.add_(1)
+        return self.n * 2 if self.n.shape[0] == 3 else self.n
+
+
+@torch.no_grad()
+def test_buffers_are_changed_without_an_argument():
+    mine, his = Counter(), Counter()
+    run = compiled(mine)
+    for _ in range(3):
+        assert torch.equal(run(), his()) and torch.equal(mine.n, his.n)
+
+    class Silent(Counter):
+        def forward(self):
+            self.n.add_(1)
+
+    mine = Silent()
+    run = compiled(mine)
+    run()
+    run()
+    assert torch.equal(mine.n, torch.full((3,), 2.0))
 
 
 @torch.no_grad()
@@ -274,6 +317,29 @@ def test_calls_that_record_gradients_run_in_pytorch():
         compiled(model)(x.requires_grad_())
 
 
+def test_gradients_in_forward_mode_are_those_of_pytorch():
+    forward, x, t = torch.autograd.forward_ad, torch.randn(3, 4), torch.randn(3, 4)
+    run = compiled(torch.sin, strict=False)
+    with forward.dual_level():
+        y = run(forward.make_dual(x, t))
+        near(forward.unpack_dual(y).tangent, torch.cos(x) * t)
+
+
+@torch.no_grad()
+def test_graphs_that_enable_gradients_run_in_pytorch():
+    def function(x, w):
+        with torch.enable_grad():
+            y = torch.relu(x @ w)
+        return y + 1, y
+
+    x, w = torch.randn(3, 4), torch.randn(4, 4, requires_grad=True)
+    _, y = compiled(function, strict=False)(x, w)
+    assert y.requires_grad
+    with torch.enable_grad():
+        y.sum().backward()
+    assert w.grad.abs().sum() > 0
+
+
 @torch.no_grad()
 def test_operators_without_a_rule_run_in_pytorch_inside_the_program():
     def function(x):
@@ -288,17 +354,29 @@ def test_operators_without_a_rule_run_in_pytorch_inside_the_program():
         compiled(function)(x)
 
 
-@torch.no_grad()
-def test_random_numbers_are_those_of_pytorch():
-    def function(x):
-        return nn.functional.dropout(x, 0.5, training=True) + torch.rand(4)
+def drawn_in_another_order(x):
+    first, second = torch.rand(4), torch.rand(4)
+    return (x * second).sum() + x * first
 
-    x, run = torch.ones(3, 4), compiled(function, strict=False)
+
+@pytest.mark.parametrize(
+    ("function", "by_pytorch"),
+    [
+        (lambda x: torch.relu(x) + torch.rand(4), 0),
+        (lambda x: nn.functional.dropout(x, 0.5, training=True) + torch.rand(4), 2),
+        (drawn_in_another_order, 2),
+    ],
+)
+@torch.no_grad()
+def test_random_numbers_are_those_of_pytorch(function, by_pytorch):
+    x, before, run = torch.ones(3, 4), gbt.compiled_graphs(), compiled(function, strict=False)
     for seed in (1, 2):
         torch.manual_seed(seed)
         mine = run(x)
         torch.manual_seed(seed)
         near(mine, function(x))
+    (graph,) = new(before)
+    assert graph.calls_of_pytorch == by_pytorch
 
 
 @pytest.mark.parametrize(
@@ -308,6 +386,8 @@ def test_random_numbers_are_those_of_pytorch():
         (lambda x: (x.double() / 3).sum(), torch.randn(3, 3), "float64"),
         (lambda x: x + 1, torch.tensor([2**30, 5]), "at most 16777216"),
         (lambda x: (x.view(torch.int32), x + 1), torch.randn(3), "a view with another dtype"),
+        (torch.vmap(lambda x: x.sum() + 1), torch.randn(3, 4), "torch.func"),
+        (torch.func.grad(lambda x: (x**3).sum()), torch.randn(3), "torch.func"),
     ],
 )
 @torch.no_grad()
@@ -339,6 +419,33 @@ def test_numbers_are_constants_of_a_graph():
     run, x = compiled(function, dynamic=True), torch.randn(5)
     for factor, power in [(0.5, 2), (1.5, 3), (0.5, 2)]:
         near(run(x, factor, power), function(x, factor, power))
+
+
+@torch.no_grad()
+def test_numbers_that_compare_equal_have_their_own_programs():
+    run, x = compiled(lambda x, divisor: x / divisor, dynamic=True), torch.ones(3)
+    for divisor in (1.5, 2.5, 0.0, -0.0):
+        assert torch.equal(run(x, divisor), x / divisor)
+
+
+@torch.no_grad()
+def test_a_result_on_another_device_stays_there():
+    before = gbt.compiled_graphs()
+    run = compiled(lambda x: (x + 1).to("meta"), strict=False)
+    assert run(torch.ones(3)).device.type == "meta"
+    assert any("on meta" in g.reason for g in new(before))
+
+
+@torch.no_grad()
+def test_a_program_keeps_no_arguments_alive():
+    run = compiled(lambda x: torch.relu(x) + 1, dynamic=True)
+    run(torch.randn(3, 5))
+    x = torch.randn(4, 5)
+    found = weakref.ref(x)
+    run(x)
+    del x
+    gc.collect()
+    assert found() is None
 
 
 def test_a_graph_with_many_numbers_runs_in_pytorch(monkeypatch):

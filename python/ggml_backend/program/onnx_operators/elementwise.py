@@ -53,7 +53,7 @@ def negated(r: Reader, i: Inputs, a: Attributes) -> Any:
 
 @operator("Div")
 def divide(r: Reader, i: Inputs, a: Attributes) -> Any:
-    if r.dtype(i[0]).startswith("float"):
+    if "float" in r.dtype(i[0]):  # also bfloat16
         return binary(r, "div.Tensor", i[0], i[1])
     return binary(r, "div.Tensor_mode", i[0], i[1], rounding_mode="trunc")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,7 +15,7 @@ from . import OPERATORS, Function, Inputs, filled, known, operator
 if TYPE_CHECKING:
     from ..onnx import Reader
 
-_MOST_PLACES = 2**24  # of Range
+_MOST_PLACES = 2**24  # of Range and random values
 
 
 @operator("Constant")
@@ -55,6 +56,8 @@ def _random(uniform: bool) -> Function:
                 "the model draws random numbers; load_onnx(..., seed=0) draws them once, when it reads the model"
             )
         shape = numbers(r.shape(i[0]) if i else [int(n) for n in a["shape"]], "a random value")
+        if math.prod(shape) > _MOST_PLACES:
+            raise UnsupportedError(f"a random value of the shape {tuple(shape)}")
         if uniform:
             return r.random.uniform(a.get("low", 0.0), a.get("high", 1.0), shape).astype(np.float32)
         return r.random.normal(a.get("mean", 0.0), a.get("scale", 1.0), shape).astype(np.float32)

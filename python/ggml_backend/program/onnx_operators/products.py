@@ -68,7 +68,10 @@ def _terms(equation: str, axes: Sequence[int]) -> tuple[list[str], str]:
     if not arrow:
         every = "".join(terms)
         right = dots + "".join(sorted(c for c in {*every} if every.count(c) == 1 and c not in dots))
-    return terms, right.replace("...", dots)
+    result = right.replace("...", dots)
+    if len({*result}) < len(result):
+        raise UnsupportedError(f"Einsum {equation} with a letter twice in its result")
+    return terms, result
 
 
 def _summed(r: Reader, x: Given, term: str, wanted: set[str]) -> tuple[Given, str]:

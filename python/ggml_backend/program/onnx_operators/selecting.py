@@ -10,6 +10,7 @@ import numpy as np
 
 from ...errors import UnsupportedError
 from ..onnx_values import Attributes, Given, integers, numbers
+from ..sizes import Size
 from . import FOLDED_ELEMENTS, Inputs, front, operator, viewed
 
 if TYPE_CHECKING:
@@ -27,18 +28,26 @@ def gather(r: Reader, i: Inputs, a: Attributes) -> Any:
         if not index.shape:
             return r.emit("select.int", {"self": x, "dim": axis, "index": int(index)},
                           [*own[:axis], *own[axis + 1 :]], r.dtype(x))  # fmt: skip
-        if isinstance(own[axis], int) and index.dtype != object:
-            index = np.where(index < 0, index + own[axis], index)
+        index = _from_front(index, own[axis])
     shape = [*own[:axis], *r.shape(index), *own[axis + 1 :]]
     if axis == 0 and len(own) == 2 and r.dtype(x) == "float32":
         return r.emit("embedding", {"weight": x, "indices": index}, shape, r.dtype(x))
     return r.emit("index.Tensor", {"self": x, "indices": [None] * axis + [index]}, shape, r.dtype(x))
 
 
+def _from_front(index: Given, n: Size) -> Given:
+    """Indices of an axis with n elements. Known negative ones become positive."""
+    if not isinstance(index, np.ndarray) or index.dtype == object or not (index < 0).any():
+        return index
+    return np.where(index < 0, index + numbers([n], "an axis with negative indices")[0], index)
+
+
 @operator("GatherElements")
 def gather_elements(r: Reader, i: Inputs, a: Attributes) -> Any:
-    arguments = {"self": i[0], "dim": int(a.get("axis", 0)), "index": i[1]}
-    return r.emit("gather", arguments, r.shape(i[1]), r.dtype(i[0]))
+    own = r.shape(i[0])
+    axis = front(int(a.get("axis", 0)), len(own))
+    index = _from_front(i[1], own[axis])
+    return r.emit("gather", {"self": i[0], "dim": axis, "index": index}, r.shape(index), r.dtype(i[0]))
 
 
 @operator("GatherND")

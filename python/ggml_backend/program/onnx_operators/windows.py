@@ -11,6 +11,7 @@ import numpy as np
 from ...errors import UnsupportedError
 from ..onnx_values import (
     Attributes,
+    Given,
     NeedsNumbers,
     integers,
     numbers,
@@ -148,7 +149,8 @@ def resize(r: Reader, i: Inputs, a: Attributes) -> Any:
     if at(i, 3) is not None:
         shape = integers(i[3])
     else:
-        factors = known(i[1] if r.opset < 11 else at(i, 2), "the factors of Resize").reshape(-1)
+        given: Given = np.array(a["scales"], np.float32) if "scales" in a else at(i, 1 if r.opset < 11 else 2)
+        factors = known(given, "the factors of Resize").reshape(-1)
         shape = []
         for n, factor in zip(own, factors.tolist(), strict=True):
             if isinstance(n, Formula):

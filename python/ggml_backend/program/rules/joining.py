@@ -50,7 +50,7 @@ def slice_scatter(
         raise NoRule(f"the step {step}")
     axis = self.axis(dim)
     first, stop, _ = slice(start, end).indices(self.shape[axis])
-    return _replaced(b, self, src, axis, first, stop)
+    return _replaced(b, self, src, axis, first, max(first, stop))
 
 
 @rule("select_scatter", of="fib")

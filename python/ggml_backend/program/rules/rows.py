@@ -70,12 +70,20 @@ def _places(b: Build, picked: list[Val], sizes: Sequence[int], shape: tuple[int,
     if math.prod(sizes) > 2**24:
         raise NoRule(f"{math.prod(sizes)} places")
     total: Tensor | None = None
+    outside: Tensor | None = None
     for i, (x, n) in enumerate(zip(picked, sizes, strict=True)):
+        if x.array is not None and ((x.array < -n) | (x.array >= n)).any():
+            raise NoRule(f"an index that is not within {n} elements")
         t = ops.cast(b.indices(x, n), "float32")
         flat = b.repeated(Val(x.shape, x.dtype, t), shape).reshape(-1)
         step = ops.scale(flat, float(math.prod(sizes[i + 1 :])))
         total = step if total is None else total + step
+        if x.array is None:
+            wrong = ops.less(flat, 0.0) + ops.greater(flat, n - 1.0)
+            outside = wrong if outside is None else outside + wrong
     assert total is not None
+    if outside is not None:  # a flat index that is outside, too, so that it is an error
+        total = ops.where(outside, float(math.prod(sizes)), total)
     return ops.cast(total, "int32")
 
 
