@@ -291,6 +291,7 @@ def test_programs_of_a_model_that_is_gone_are_dropped():
         model.compile(backend="ggml", options={"strict": True})
         assert model(x).shape == x.shape
         del model
+        gc.collect()  # PyTorch's modules and frames are in cycles
     assert sum(len(g._kept) for g in new(before)) <= 2
 
 
