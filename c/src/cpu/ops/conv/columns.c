@@ -54,7 +54,9 @@ const char * gb_conv_columns_cannot(const struct gb_conv_job * j) {
     if (gb_conv_terms(j) == 0 || gb_conv_positions(j) == 0) {
         return "there are no terms or no results";
     }
-    return bands_of(j).floats < 0 ? "a padded copy of the input would be too large" : NULL;
+    return gb_slab_floats(j, j->axis[0].out, 1, j->ic * j->axis[2].kernel, SLAB_FLOATS) < 0
+               ? "a padded copy of the input would be too large"
+               : NULL;
 }
 
 const char * gb_conv_columns_declines(const struct gb_conv_job * j) {
