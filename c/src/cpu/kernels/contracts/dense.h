@@ -24,9 +24,9 @@
 // columns.
 //
 // a is a k-major panel with the rows of the level's tile, or (gemm_tile_f32 only) mr rows read in
-// place. b is a panel with the columns of the tile. Panels are padded with zeros. Only mr x nr
-// results are stored. Each result is one chain of products in the order of k. It does not depend on
-// mr, nr and lda.
+// place. b is a panel with the columns of the tile. Rows from mr on and columns from nr on may hold
+// any values, but subnormal values are slow. Only mr x nr results are stored. Each result is one
+// chain of products in the order of k. It does not depend on mr, nr and lda.
 struct gb_tile {
     int64_t k;       // terms; of gemm_tile_bf16 pairs of them
     const float * a; // k * gemm_mr floats of a panel, or row 0
