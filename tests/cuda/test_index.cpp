@@ -195,11 +195,15 @@ static void reading_the_result_reports_it(void) {
 static void a_replayed_graph_reports_the_new_name(void) {
     CUDA_OR_SKIP();
     each_kind([](ggml_backend_t cuda, kind k, const lookup & l) {
+        struct ggml_backend_cuda_graph_stats before = {}, after = {};
+        CHECK_INT(ggml_backend_cuda_get_graph_stats(cuda, &before), GGML_STATUS_SUCCESS);
         ggml_set_name(l.y, "old");
         set_ids(l, 4, 0);
         for (int i = 0; i < 3; i++) { // launched, recorded, replayed
             CHECK_INT(run(cuda, l), GGML_STATUS_SUCCESS);
         }
+        CHECK_INT(ggml_backend_cuda_get_graph_stats(cuda, &after), GGML_STATUS_SUCCESS);
+        CHECK(!cuda_replays() || after.n_replayed > before.n_replayed);
         ggml_set_name(l.y, "the lookup");
         set_ids(l, 4, LIMIT);
         CHECK_INT(run(cuda, l), GGML_STATUS_INVALID_ARGUMENT);
