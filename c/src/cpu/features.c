@@ -232,7 +232,7 @@ int ggml_cpu_has_fp16_va(void) { return gb_cpu_features()->fp16; }
 int ggml_cpu_has_wasm_simd(void) { return gb_cpu_features()->wasm_simd; }
 int ggml_cpu_has_vsx(void) { return gb_cpu_features()->vsx; }
 
-// Whether a library is used is decided when this library is built.
+// The build decides which libraries this library uses.
 #ifdef GGML_USE_CUBLAS
 #    define HAS_CUBLAS 1
 #else

@@ -20,9 +20,9 @@
 //                               box at (7, 5, -1, 1) (test_hopper_boxes.cu). Elements past the end read as zeros. With
 //                               rows of 128 bytes, chunk i (16 bytes) of row r is at chunk i ^ r % 8; rows are counted
 //                               from an address that 1,024 divides
-//   gb_copies_to_matrix         by each thread after a wait for its gb_cp_async_16 and before a barrier: after that
-//                               barrier, products of all threads see the data. (Products read shared memory through
-//                               the asynchronous proxy.) Operands must not come from plain stores
+//   gb_copies_to_matrix         each thread calls it after a wait for its gb_cp_async_16 and before a barrier. Products
+//                               read shared memory through the asynchronous proxy. After the barrier, products of all
+//                               threads see the data. Operands must not come from plain stores
 //
 //   gb_registers_fewer<N>       by the four warps of a group, at the same place: each thread keeps N registers, a
 //                               multiple of 8, and frees the others

@@ -26,7 +26,7 @@ typedef void gb_kernel_lanes_step(int64_t n, float * y, float * s, const struct 
 // the sums for the next chunk. An array of lanes has a row of GB_LANES for each token of a chunk.
 #define GB_CHUNK 4
 
-// In each lane, for t = 0 to n - 1 in order. p is the product of w[0 .. t]. c_i is u[i] times that of w[i + 1 .. t].
+// In each lane, for t = 0 to n - 1 in order. p is w[0] times ... times w[t]. c_i is u[i] w[i + 1] times ... times w[t].
 //   u[t] = beta[t] (u[t] - p f[t] - the sum over i < t of kk[t][i] c_i), if beta is not NULL
 //   y[t] = p y[t] + the sum over i <= t of kr[t][i] c_i
 // Then u[i] is c_i, or 0 for i >= n, and `all` is the product of all w. w NULL: each w is 1. `all` is not written.
