@@ -6,10 +6,10 @@
 
 #include "cpu/cpu.h"
 
-// Whether the caller computes a run alone (nth 1). With `may_be_alone` it does so if threads sleep,
-// because waking them takes about ten microseconds. But if its last run alone has just ended
-// (`ended_ns`), it wakes the team, because frequent runs are faster with awake threads. With
-// `must_be_alone` it always runs alone, because threads would delay it.
+// Whether the caller computes a run alone (nth 1). With `must_be_alone` it does, because threads
+// would delay it. With `may_be_alone` it does if threads sleep, because waking them takes about ten
+// microseconds. If its last run alone has just ended (`ended_ns`), it wakes the threads instead,
+// because frequent runs are faster with awake threads.
 struct gb_cpu_rest {
     bool may_be_alone, must_be_alone;
     int64_t ended_ns; // gb_time_ns() when the last run alone ended; 0: no run alone yet
