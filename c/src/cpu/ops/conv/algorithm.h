@@ -70,6 +70,10 @@ static inline int64_t gb_conv_n_units(const struct gb_conv_job * j, const struct
 struct gb_conv_unit gb_conv_unit_at(const struct gb_conv_job * j, const struct gb_conv_bands * b, int64_t blocks,
     int64_t i);
 
+// Output channels of a block: all, or fewer if there are too few bands for the threads. A multiple
+// of the rows of a tile.
+int64_t gb_conv_block(const struct gb_cpu_call * call, const struct gb_conv_job * j, const struct gb_conv_bands * b);
+
 // Copies n floats of rows of a band, `pitch` floats apart, from flat position f of the band on. y:
 // the first position of the band in the output plane.
 void gb_conv_store(const struct gb_conv_job * j, const struct gb_slab * s, int64_t f, int64_t n, const float * x,

@@ -61,6 +61,12 @@ struct gb_conv_unit gb_conv_unit_at(const struct gb_conv_job * j, const struct g
     return u;
 }
 
+int64_t gb_conv_block(const struct gb_cpu_call * call, const struct gb_conv_job * j, const struct gb_conv_bands * b) {
+    const int64_t bands = gb_conv_n_units(j, b, 1), parts = gb_div_up(j->oc, call->k->gemm_mr);
+    const int64_t wanted = call->nth > 1 && bands < 4 * (int64_t) call->nth ? gb_div_up(4 * call->nth, bands) : 1;
+    return gb_div_up(parts, GB_MIN(wanted, parts)) * call->k->gemm_mr;
+}
+
 // Copies so few floats that a call would take longer.
 static void copy_few(float * y, const float * x, int64_t n) {
     int64_t i = 0;

@@ -103,11 +103,8 @@ struct columns { // the settings of a thread
 static struct columns columns_of(const struct gb_cpu_call * call, const struct gb_conv_job * j,
     const struct gb_conv_bands * b) {
     const struct sizes s = sizes_of(j, b);
-    const int64_t bands = gb_conv_n_units(j, b, 1), parts = gb_div_up(j->oc, call->k->gemm_mr);
-    const int64_t wanted = call->nth > 1 && bands < 4 * (int64_t) call->nth ? gb_div_up(4 * call->nth, bands) : 1;
     float * p = gb_my_floats(call, memory_floats(&s));
-    struct columns c = { .call = call, .j = j, .terms = s.terms, .blocks = GB_MIN(wanted, parts) };
-    c.block = gb_div_up(parts, c.blocks) * call->k->gemm_mr;
+    struct columns c = { .call = call, .j = j, .terms = s.terms, .block = gb_conv_block(call, j, b) };
     c.blocks = gb_div_up(j->oc, c.block);
     c.offsets = (int64_t *) (void *) p;
     c.weights = p + s.offsets;

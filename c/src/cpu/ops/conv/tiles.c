@@ -49,15 +49,10 @@ static struct memory memory_of(const struct gb_cpu_call * call, const struct gb_
     return m;
 }
 
-// Divides output channels into blocks if there are too few bands for the threads.
 static struct tiles tiles_of(const struct gb_cpu_call * call, const struct gb_conv_job * j,
     const struct gb_conv_bands * b, int64_t slab) {
-    const int64_t bands = gb_conv_n_units(j, b, 1), parts = gb_div_up(j->oc, call->k->gemm_mr);
-    const int64_t wanted = call->nth > 1 && bands < 4 * (int64_t) call->nth ? gb_div_up(4 * call->nth, bands) : 1;
-    struct tiles t = { call, j, memory_of(call, j, slab), gb_conv_terms(j), GB_MIN(wanted, parts), 0 };
-    t.block = gb_div_up(parts, t.blocks) * call->k->gemm_mr;
-    t.blocks = gb_div_up(j->oc, t.block);
-    return t;
+    const int64_t block = gb_conv_block(call, j, b);
+    return (struct tiles){ call, j, memory_of(call, j, slab), gb_conv_terms(j), gb_div_up(j->oc, block), block };
 }
 
 // Output channels of a tile: as equal as possible.
