@@ -2,8 +2,8 @@
 //
 // A band is some whole rows of the output. Its positions are numbered without gaps between rows, so
 // that few columns of tiles are unused in small planes. The input is copied to a slab (slab.h). Then
-// the inputs of one block of terms and one tile of positions are packed into a panel. It stays near
-// while all output channels read it. The results of later blocks of terms are added.
+// the inputs of one block of terms and one tile of positions are packed into a panel. The panel stays
+// in the cache while all output channels read it. The results of later blocks of terms are added.
 //
 // The last positions of a band are dot products if they are few, because a tile would compute a
 // whole vector of positions.
