@@ -27,8 +27,7 @@ static inline size_t gb_one_arena_size_of(void * user_data, int64_t id, const st
     return GGML_PAD(ggml_nbytes(t), GB_ONE_ARENA_ALIGNMENT);
 }
 
-// Gives a tensor that is to be placed the next id. Views, and tensors with an id, are passed over. False: memory ran
-// out.
+// Gives a tensor the next id, unless it is a view or has an id. False: memory ran out.
 static inline bool gb_one_arena_add(struct gb_ptrmap * ids, const struct ggml_tensor * t) {
     return t->view_src != NULL || gb_ptrmap_get(ids, t) != GB_PTRMAP_ABSENT || gb_ptrmap_set(ids, t, (int64_t) ids->n);
 }

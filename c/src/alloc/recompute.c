@@ -481,7 +481,8 @@ static size_t find_repetitions(const struct search * s, const struct sequence * 
     return n;
 }
 
-// Removes repetitions as long as the peak is within the limit. False as above.
+// Removes repetitions as long as the peak is within the limit. False: memory ran out, or the poll
+// asked to stop.
 static bool improve(struct search * s, struct sequence * q, size_t limit) {
     struct repetition * list = gb_calloc(q->nodes.n + 1, sizeof(*list));
     bool * saved = gb_calloc(q->nodes.n + (size_t) s->in->n_nodes + 1, sizeof(*saved));

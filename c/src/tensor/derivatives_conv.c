@@ -47,7 +47,7 @@ static struct ggml_tensor * turned(struct ggml_context * ctx, struct ggml_tensor
 }
 
 // The gradient of an image is the convolution of g, spread by the strides, with the turned kernels. Gets the paddings
-// of this convolution. False if one would be negative. p: strides, paddings and dilations of the axes.
+// of this convolution. False if a padding would be negative. p: strides, paddings and dilations of the axes.
 static bool pads_back(const struct ggml_tensor * a, const int32_t * p, int axes, int * pads) {
     for (int i = 0; i < axes; i++) {
         const int64_t pad = p[2 * axes + i] * (a->ne[i] - 1) - p[axes + i];
@@ -128,40 +128,40 @@ enum { PLACES_MAX = 1 << 18 }; // of the images of a convolution: a CPU has a co
 
 // True if columns are smaller than the kernels a, or if strides above 1 separate the windows, so that columns are no
 // larger than the image. Then products with columns are faster than convolutions. Also true if a has no elements,
-// because CONV_3D needs kernels and channels. slope: a tensor of the shape of the convolution's result
-static bool are_columns_small(const struct ggml_tensor * a, const struct ggml_tensor * slope, const int32_t * p) {
+// because CONV_3D needs kernels and channels. g: a tensor of the shape of the convolution's result
+static bool are_columns_small(const struct ggml_tensor * a, const struct ggml_tensor * g, const int32_t * p) {
     const bool is_dense = p[0] == 1 && p[1] == 1;
-    return ggml_nelements(a) == 0 || slope->ne[0] * slope->ne[1] * slope->ne[3] < slope->ne[2] ||
+    return ggml_nelements(a) == 0 || g->ne[0] * g->ne[1] * g->ne[3] < g->ne[2] ||
            (!is_dense && p[0] >= a->ne[0] && p[1] >= a->ne[1]);
 }
 
 // [OC, OW, OH, N] as rows of output channels, in the order of columns.
-static struct ggml_tensor * rows_of(struct ggml_context * ctx, struct ggml_tensor * slope) {
-    struct ggml_tensor * rows = ggml_cont(ctx, ggml_permute(ctx, slope, 1, 2, 0, 3));
+static struct ggml_tensor * rows_of(struct ggml_context * ctx, struct ggml_tensor * g) {
+    struct ggml_tensor * rows = ggml_cont(ctx, ggml_permute(ctx, g, 1, 2, 0, 3));
     return rows != NULL ? ggml_reshape_2d(ctx, rows, rows->ne[0], rows->ne[1] * rows->ne[2] * rows->ne[3]) : NULL;
 }
 
-// The gradient of the kernels a as slope times windows. The result has the elements of a.
+// The gradient of the kernels a as a product of g with the windows. The result has the elements of a.
 static struct ggml_tensor * kernels_by_columns(struct ggml_context * ctx, struct ggml_tensor * a,
-    struct ggml_tensor * image, struct ggml_tensor * slope, const int32_t * p) {
+    struct ggml_tensor * image, struct ggml_tensor * g, const int32_t * p) {
     const struct windows w = { a, image, p };
-    const int64_t k = a->ne[0] * a->ne[1] * a->ne[2], places = slope->ne[0] * slope->ne[1] * slope->ne[3];
-    struct ggml_tensor * rows = rows_of(ctx, slope);
+    const int64_t k = a->ne[0] * a->ne[1] * a->ne[2], places = g->ne[0] * g->ne[1] * g->ne[3];
+    struct ggml_tensor * rows = rows_of(ctx, g);
     return rows != NULL ? ggml_out_prod(ctx, ggml_reshape_2d(ctx, windows_of(ctx, &w), k, places), rows) : NULL;
 }
 
-// The gradient of the kernels a is a convolution of the images with slope. Images are its channels, and strides and
-// dilations change places. Input channels become its first axis, along which kernels have one element, because it is
-// long enough for vectors. The result has [IC, KW or more, KH or more, OC].
+// The gradient of the kernels a is a convolution of the images with the kernels g. Strides and dilations change places,
+// and images become channels. Input channels become the first axis, which is long enough for vectors, and along which g
+// has one element. The result has [IC, KW or more, KH or more, OC].
 static struct ggml_tensor * convolve_images(struct ggml_context * ctx, struct ggml_tensor * images,
-    struct ggml_tensor * slope, const int32_t * p) {
-    if (images == NULL || slope == NULL) {
+    struct ggml_tensor * g, const int32_t * p) {
+    if (images == NULL || g == NULL) {
         return NULL;
     }
-    const int64_t n = slope->ne[3], out = slope->ne[2];
-    slope = gb_grad_contiguous(ctx, ggml_permute(ctx, slope, 0, 1, 3, 2)); // [OW, OH, N, OC]
-    slope = slope != NULL ? ggml_reshape_4d(ctx, slope, 1, slope->ne[0], slope->ne[1], n * out) : NULL;
-    return ggml_conv_3d_direct(ctx, slope, ggml_permute(ctx, images, 1, 2, 0, 3), 1, p[4], p[5], 0, p[2], p[3], 1, p[0],
+    const int64_t n = g->ne[3], out = g->ne[2];
+    g = gb_grad_contiguous(ctx, ggml_permute(ctx, g, 0, 1, 3, 2)); // [OW, OH, N, OC]
+    g = g != NULL ? ggml_reshape_4d(ctx, g, 1, g->ne[0], g->ne[1], n * out) : NULL;
+    return ggml_conv_3d_direct(ctx, g, ggml_permute(ctx, images, 1, 2, 0, 3), 1, p[4], p[5], 0, p[2], p[3], 1, p[0],
         p[1], (int) n, 1, (int) out);
 }
 
@@ -173,34 +173,34 @@ static struct ggml_tensor * images_of(struct ggml_context * ctx, struct ggml_ten
 }
 
 static struct ggml_tensor * kernels_by_convolution(struct ggml_context * ctx, struct ggml_tensor * a,
-    struct ggml_tensor * image, struct ggml_tensor * slope, const int32_t * p) {
+    struct ggml_tensor * image, struct ggml_tensor * g, const int32_t * p) {
     const int64_t images = image->ne[3], plane = GB_MAX(image->ne[0] * image->ne[1], (int64_t) 1);
     const int64_t step = GB_MAX(PLACES_MAX / plane, (int64_t) 1);
     struct ggml_tensor * sum = NULL;
     for (int64_t i = 0; i < images; i += step) {
         const int64_t n = GB_MIN(step, images - i);
-        struct ggml_tensor * part = convolve_images(ctx, images_of(ctx, image, i, n), images_of(ctx, slope, i, n), p);
+        struct ggml_tensor * part = convolve_images(ctx, images_of(ctx, image, i, n), images_of(ctx, g, i, n), p);
         sum = i == 0 ? part : ggml_add(ctx, sum, part);
         if (sum == NULL) {
             return NULL;
         }
     }
-    sum = ggml_view_4d(ctx, sum, a->ne[2], a->ne[0], a->ne[1], slope->ne[2], sum->nb[1], sum->nb[2], sum->nb[3], 0);
+    sum = ggml_view_4d(ctx, sum, a->ne[2], a->ne[0], a->ne[1], g->ne[2], sum->nb[1], sum->nb[2], sum->nb[3], 0);
     return sum != NULL ? ggml_cont(ctx, ggml_permute(ctx, sum, 2, 0, 1, 3)) : NULL;
 }
 
-// The gradient of the kernels a of a convolution. Its result has the shape and the gradient of slope. CONV_3D has a
-// derivative if its kernels, here slope, reach across the padding.
+// The gradient of the kernels a of a convolution. g: the gradient of the convolution's result. CONV_3D has a derivative
+// if its kernels, here g, reach across the padding.
 static struct ggml_tensor * kernels_back(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * image,
-    struct ggml_tensor * slope, const int32_t * p) {
-    slope = slope->type != GGML_TYPE_F32 ? ggml_cast(ctx, slope, GGML_TYPE_F32) : slope;
-    if (slope == NULL) {
+    struct ggml_tensor * g, const int32_t * p) {
+    g = g->type != GGML_TYPE_F32 ? ggml_cast(ctx, g, GGML_TYPE_F32) : g;
+    if (g == NULL) {
         return NULL;
     }
-    const bool reaches = p[2] <= p[0] * (slope->ne[0] - 1) && p[3] <= p[1] * (slope->ne[1] - 1);
-    return are_columns_small(a, slope, p) || !reaches || image->ne[0] * image->ne[1] > PLACES_MAX
-               ? kernels_by_columns(ctx, a, image, slope, p)
-               : kernels_by_convolution(ctx, a, image, slope, p);
+    const bool reaches = p[2] <= p[0] * (g->ne[0] - 1) && p[3] <= p[1] * (g->ne[1] - 1);
+    return are_columns_small(a, g, p) || !reaches || image->ne[0] * image->ne[1] > PLACES_MAX
+               ? kernels_by_columns(ctx, a, image, g, p)
+               : kernels_by_convolution(ctx, a, image, g, p);
 }
 
 // For stride 1: a convolution with turned kernels.
@@ -213,8 +213,8 @@ static struct ggml_tensor * image_back_turned(struct ggml_context * ctx, const s
     return ggml_conv_2d_direct(ctx, kernels, g, 1, 1, pads[0], pads[1], p[4], p[5]);
 }
 
-// For equal strides: what the transposed convolution puts at the places of the image. Kernels are longer than the
-// stride, so it covers the first place.
+// For equal strides: the part of the transposed convolution that lies on the image. Kernels are longer than the stride,
+// so this part has the first element of the image.
 static struct ggml_tensor * image_back_transposed(struct ggml_context * ctx, const struct ggml_tensor * y,
     struct ggml_tensor * g) {
     const struct ggml_tensor * b = y->src[1];

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -37,22 +37,10 @@ _STEP, _ADD, _APPLY = "step", "add", "apply"
 
 
 class _Limit(NamedTuple):
-    """The limit of :meth:`Optimizer.prepare` for a scheduler, and plans that keep it, by kind and clipping.
-
-    Each plan is stored with its node of the norm.
-    """
+    """The limit of :meth:`Optimizer.prepare` for a scheduler, and plans that keep it, by kind and clipping."""
 
     max_bytes: int
-    plans: dict[tuple[str, bool], tuple[Plan, Tensor]]
-
-
-class _Run(NamedTuple):
-    """What a step computes: a graph, and its tensors with the results."""
-
-    graph: Graph
-    loss: Tensor
-    norm: Tensor
-    grads: list[Tensor]
+    plans: dict[tuple[str, bool], Plan]
 
 
 def _number(value: Any, what: str, least: float, most: float = math.inf) -> float:
@@ -241,25 +229,25 @@ class Optimizer(Local):
             self._limits.pop(sched, None)
             return plan
         limit = _Limit(max_bytes, {})
-        plan, _ = self._plan_within(sched, limit, _STEP, allocate=True)
+        plan = self._plan_within(sched, limit, _STEP, allocate=True)
         self._limits[sched] = limit
         return plan
 
-    def _plan_within(self, sched: Scheduler, limit: _Limit, kind: str, allocate: bool = False) -> tuple[Plan, Tensor]:
+    def _plan_within(self, sched: Scheduler, limit: _Limit, kind: str, allocate: bool = False) -> Plan:
         key = kind, self._clips(kind)
         if key not in limit.plans:
-            graph, norm = self._graph(kind, in_order=True)
-            plan = sched.prepare(graph, allocate=allocate, max_bytes=limit.max_bytes)
-            limit.plans[key] = plan, plan.result(norm)
+            graph, _ = self._graph(kind, in_order=True)
+            limit.plans[key] = sched.prepare(graph, allocate=allocate, max_bytes=limit.max_bytes)
         return limit.plans[key]
 
-    def _run_of(self, sched: Scheduler, kind: str) -> _Run:
+    def _run_of(self, sched: Scheduler, kind: str) -> tuple[Graph, Tensor, Callable[[Tensor], Tensor]]:
+        """The graph that a step computes, its node with the norm, and a function like :meth:`Plan.result`."""
         limit = self._limits.get(sched)
+        graph, norm = self._graph(kind, in_order=limit is not None)
         if limit is None:
-            graph, norm = self._graph(kind)
-            return _Run(graph, self._loss, norm, self._grads)
-        plan, norm = self._plan_within(sched, limit, kind)
-        return _Run(plan.graph, plan.result(self._loss), norm, [plan.result(g) for g in self._grads])
+            return graph, norm, lambda t: t
+        plan = self._plan_within(sched, limit, kind)
+        return plan.graph, plan.result(norm), plan.result
 
     def _clips(self, kind: str) -> bool:
         return self.max_norm is not None and kind != _ADD
@@ -343,7 +331,7 @@ class Optimizer(Local):
         what = f"{type(self).__name__}.{_ADD if kind == _ADD else _STEP}"
         expect(sched, Scheduler, f"{what}: sched")
         self._must_be_whole(what)
-        run = self._run_of(sched, kind)
+        graph, norm, result = self._run_of(sched, kind)
         self._send(kind)
 
         def may_write(tensor: Tensor) -> bool:
@@ -352,15 +340,15 @@ class Optimizer(Local):
             return self._torn
 
         self.norm = math.nan
-        if not sched.compute(run.graph, may_write, [run.norm]):
+        if not sched.compute(graph, may_write, [norm]):
             if self._torn:
                 raise StateError(f"{what}: the run was stopped while it wrote the weights: load() a saved state")
             if not math.isfinite(self.norm):
-                named = [(w.describe(), g) for w, g in zip(self._weights, run.grads, strict=True)]
-                raise NonFiniteError(f"{what}: {first_fault(sched, run.graph, run.norm, named)}; nothing changed")
+                named = [(w.describe(), result(g)) for w, g in zip(self._weights, self._grads, strict=True)]
+                raise NonFiniteError(f"{what}: {first_fault(sched, graph, norm, named)}; nothing changed")
             raise StateError(f"{what}: the run was stopped before it wrote; nothing changed")
         self._torn = False
-        return float(run.loss.item())
+        return float(result(self._loss).item())
 
     def _send(self, kind: str) -> None:
         """Checks the numbers, and writes those that the graph reads to the device."""
