@@ -4,8 +4,8 @@
 //     python benchmarks/plan_instances.py transformer-100000 --out big.csv
 //     bench_plan_orders FILE.csv...          columns id,lower,upper,size
 //
-// For several files, the program also prints exponents: time grows like the number of buffers to the power of the
-// first, and like n log n plus the number of pairs of buffers alive together to the power of the second.
+// For several files, the program also prints two exponents of time. The first is over the number n of buffers. The
+// second is over n log n plus the number of pairs of buffers alive together. An exponent of 1 means linear time.
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,4 +1,4 @@
-// bench_products.c - measures matrix products, and in turns with them the limits of the machine (cpu/limits.h).
+// bench_products.c - measures matrix products and the limits of the machine (cpu/limits.h), in turns.
 //
 //     bench_products [batched|small|all|shape] [type] [level] [threads]
 //

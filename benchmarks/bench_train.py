@@ -2,10 +2,10 @@
 
     PYTHONPATH=. python benchmarks/bench_train.py [--threads N] [--rounds N] [--rows N] [--json FILE]
 
-Both sides train the same weights on the same batches, in turns, in one process. The program prints
-medians over the rounds, and the median of the ratios of each round. It also prints the bytes of the plan of a step,
-with and without reuse of memory. A process for each side measures how much its largest resident memory grows in three
-steps.
+The program trains the same weights on the same batches with this package and with PyTorch, in turns, in one process. It
+prints medians over the rounds, and the median of the ratios of each round. It also prints the bytes of the plan of a
+step, with and without reuse of memory. A process for each side measures how much its largest resident memory grows in
+three steps.
 """
 
 from __future__ import annotations

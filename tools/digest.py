@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Hashes the results and decisions of the installed package. Equal digests mean equal bits.
+"""Hashes the results, placements and plans of the installed package, to compare builds. Equal hashes mean equal bits.
 
     PYTHONPATH=SITE python tools/digest.py [--json FILE] [--compare FILE] [--only PATTERN]
 
