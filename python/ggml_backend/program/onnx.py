@@ -87,6 +87,16 @@ class Reader:
         self.network.nodes.append(Node(op, named, tuple(results), self._module))
         return [Ref(name) for name in results]
 
+    def stacked(self, parts: Sequence[Given]) -> Given:
+        """The results of all steps of a loop or a recurrent layer, along a new axis."""
+        shape = self.shape(parts[0])
+        if any(self.shape(part) != shape for part in parts):
+            raise UnsupportedError("Loop whose steps give results of several shapes")
+        arrays = [part for part in parts if isinstance(part, np.ndarray)]
+        if len(arrays) == len(parts):
+            return np.stack(arrays)
+        return self.emit("stack", {"tensors": list(parts), "dim": 0}, (len(parts), *shape), self.dtype(parts[0]))
+
     def _fresh(self, base: str) -> str:
         n, name = len(self.network.values), f"{base}_{len(self.network.values)}"
         while name in self.network.values:
@@ -237,7 +247,7 @@ class Reader:
         self.values = outer
         if scans and not step:
             raise UnsupportedError(f"Loop ({name}) has no step, so the shape of its result is unknown")
-        return [*state, *(self._stacked(scan) for scan in scans)]
+        return [*state, *(self.stacked(scan) for scan in scans)]
 
     @staticmethod
     def _continues(condition: Given, name: str) -> bool:
@@ -246,16 +256,6 @@ class Reader:
         if not isinstance(condition, np.ndarray):
             raise UnsupportedError(f"Loop ({name}): the end depends on the values of the inputs")
         return bool(condition.reshape(-1)[0])
-
-    def _stacked(self, parts: list[Given]) -> Given:
-        """The results of all steps along a new axis."""
-        shape = self.shape(parts[0])
-        if any(self.shape(part) != shape for part in parts):
-            raise UnsupportedError("Loop whose steps give results of several shapes")
-        arrays = [part for part in parts if isinstance(part, np.ndarray)]
-        if len(arrays) == len(parts):
-            return np.stack(arrays)
-        return self.emit("stack", {"tensors": parts, "dim": 0}, (len(parts), *shape), self.dtype(parts[0]))
 
     def finish(self, outputs: Sequence[str]) -> Network:
         """The network with these outputs."""
