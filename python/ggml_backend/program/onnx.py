@@ -35,7 +35,7 @@ from .sizes import Size, identifier, name_of
 __all__ = ["Reader", "load_onnx"]
 
 _OLDEST, _NEWEST = 7, 21  # operator sets
-_MOST_STEPS = 4096  # of all loops of a model
+_MOST_STEPS = 4096  # of all loops of a model; the graph has the nodes of every step
 _WITH_GRAPHS = ("If", "Loop")
 
 

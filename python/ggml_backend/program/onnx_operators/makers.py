@@ -15,7 +15,7 @@ from . import OPERATORS, Function, Inputs, filled, known, operator
 if TYPE_CHECKING:
     from ..onnx import Reader
 
-_MOST_PLACES = 2**24  # of Range and random values
+_MOST_PLACES = 2**24  # of Range and random values; a small file could ask for any size
 
 
 @operator("Constant")

@@ -18,7 +18,7 @@ from . import Inputs, at, binary, filled, known, operator, unary, viewed
 if TYPE_CHECKING:
     from ..onnx import Reader
 
-_MOST_STEPS = 1024  # of a recurrent layer
+_MOST_STEPS = 1024  # of a recurrent layer; the graph has the nodes of every step
 
 
 @operator("LSTM")
