@@ -35,7 +35,7 @@ from .sizes import Size, identifier, name_of
 __all__ = ["Reader", "load_onnx"]
 
 _OLDEST, _NEWEST = 7, 21  # operator sets
-_MOST_STEPS = 4096  # of all loops of a model
+_MOST_STEPS = 4096  # of all loops of a model; the graph has the nodes of every step
 _WITH_GRAPHS = ("If", "Loop")
 
 
@@ -51,7 +51,7 @@ class Reader:
         self.network: Network = Network()
         self.opset: int = model.opset
         self.values: dict[str, Given] = dict(model.arrays)
-        self._constants = {*model.arrays}
+        self._tensors = model.tensors
         self._weights = {id(array): name for name, array in model.arrays.items()}
         self._stored: dict[int, Ref] = {}
         self._kept: list[Known] = []  # so that no other array gets the id
@@ -86,6 +86,16 @@ class Reader:
             self._value(results[-1], shape, dtype)
         self.network.nodes.append(Node(op, named, tuple(results), self._module))
         return [Ref(name) for name in results]
+
+    def stacked(self, parts: Sequence[Given]) -> Given:
+        """The results of all steps of a loop or a recurrent layer, along a new axis."""
+        shape = self.shape(parts[0])
+        if any(self.shape(part) != shape for part in parts):
+            raise UnsupportedError("Loop whose steps give results of several shapes")
+        arrays = [part for part in parts if isinstance(part, np.ndarray)]
+        if len(arrays) == len(parts):
+            return np.stack(arrays)
+        return self.emit("stack", {"tensors": list(parts), "dim": 0}, (len(parts), *shape), self.dtype(parts[0]))
 
     def _fresh(self, base: str) -> str:
         n, name = len(self.network.values), f"{base}_{len(self.network.values)}"
@@ -147,12 +157,10 @@ class Reader:
         """Reads the nodes of a graph, and of the branches that it takes."""
         for tensor in graph.initializer:
             if tensor.name not in self.values:
-                self.values[tensor.name] = _array(tensor)
+                self.values[tensor.name] = self._tensors.array(tensor)
         for node in graph.node:
-            if node.op_type == "Constant" and {*node.output} <= self._constants:
-                continue
             self._module = node.name if node.name.isprintable() else ""
-            attributes = {a.name: _attribute(a) for a in node.attribute}
+            attributes = {a.name: _attribute(a, self._tensors) for a in node.attribute}
             inputs = [self._known(name) if name else None for name in node.input]
             results: Sequence[Given]
             if node.op_type == "If":
@@ -220,14 +228,13 @@ class Reader:
             raise UnsupportedError(f"Loop ({name}): the number of steps depends on the values of the inputs")
         most = math.inf if trips is None else numbers(integers(trips), "Loop")[0]
         outer, scans = dict(self.values), [list[Given]() for _ in body.output[len(inputs) - 1 :]]
-        shared = {**{t.name: _array(t) for t in body.initializer}, **outer}  # all steps share the weights of the body
         step = 0
         while step < most and self._continues(more, name):
             self._steps += 1
             if self._steps > _MOST_STEPS:
                 raise UnsupportedError(f"Loop ({name}): the loops of the model have more than {_MOST_STEPS} steps")
             given = [np.array(step, np.int64), np.array(True), *state]
-            self.values = {**shared, **{i.name: x for i, x in zip(body.input, given, strict=True)}}
+            self.values = {**outer, **{i.name: x for i, x in zip(body.input, given, strict=True)}}
             self.run(body)
             more, *results = (self._known(o.name) for o in body.output)
             state = results[: len(state)]
@@ -237,7 +244,7 @@ class Reader:
         self.values = outer
         if scans and not step:
             raise UnsupportedError(f"Loop ({name}) has no step, so the shape of its result is unknown")
-        return [*state, *(self._stacked(scan) for scan in scans)]
+        return [*state, *(self.stacked(scan) for scan in scans)]
 
     @staticmethod
     def _continues(condition: Given, name: str) -> bool:
@@ -247,16 +254,6 @@ class Reader:
             raise UnsupportedError(f"Loop ({name}): the end depends on the values of the inputs")
         return bool(condition.reshape(-1)[0])
 
-    def _stacked(self, parts: list[Given]) -> Given:
-        """The results of all steps along a new axis."""
-        shape = self.shape(parts[0])
-        if any(self.shape(part) != shape for part in parts):
-            raise UnsupportedError("Loop whose steps give results of several shapes")
-        arrays = [part for part in parts if isinstance(part, np.ndarray)]
-        if len(arrays) == len(parts):
-            return np.stack(arrays)
-        return self.emit("stack", {"tensors": parts, "dim": 0}, (len(parts), *shape), self.dtype(parts[0]))
-
     def finish(self, outputs: Sequence[str]) -> Network:
         """The network with these outputs."""
         self.network.outputs = [self.ref(self._known(name)).name for name in outputs]
@@ -264,13 +261,31 @@ class Reader:
         return self.network
 
 
-def _attribute(attribute: Any) -> Any:
+class _Tensors:
+    """The arrays of all tensors in a file, with floats as float32. Steps of loops and sizes share them."""
+
+    def __init__(self) -> None:
+        self._made: dict[int, tuple[Any, Known]] = {}  # with the tensors, so that no other object gets their id
+
+    def array(self, tensor: Any) -> Known:
+        import onnx
+
+        if id(tensor) not in self._made:
+            try:
+                array: Known = onnx.numpy_helper.to_array(tensor)
+            except Exception as error:
+                raise FileError(f"the tensor {tensor.name} is damaged: {error}") from None
+            self._made[id(tensor)] = tensor, in_float32(array)
+        return self._made[id(tensor)][1]
+
+
+def _attribute(attribute: Any, tensors: _Tensors) -> Any:
     import onnx
 
     try:
         value = onnx.helper.get_attribute_value(attribute)
         if isinstance(value, onnx.TensorProto):
-            return onnx.numpy_helper.to_array(value)
+            return tensors.array(value)
     except (ValueError, TypeError, AttributeError, KeyError) as error:
         raise FileError(f"the model is damaged: the attribute {attribute.name}: {error}") from None
     if isinstance(value, bytes):
@@ -289,6 +304,7 @@ class _Model:
     inputs: list[Input]
     outputs: list[str]
     fixed: dict[str, Known]
+    tensors: _Tensors
     arrays: dict[str, Known] = field(default_factory=dict)
     seed: int | None = None
 
@@ -301,7 +317,8 @@ class _Model:
         if not _OLDEST <= version <= _NEWEST:
             raise UnsupportedError(f"{what} has the operator set {version}; {_OLDEST} to {_NEWEST} are known")
         _check_operators(model, what)
-        arrays = _arrays(model.graph, what)
+        tensors = _Tensors()
+        arrays = _arrays(model.graph, tensors, what)
         given = [i for i in model.graph.input if i.name not in arrays]
         _check_sizes([_input(i, {}, what) for i in given], sizes, what)
         inputs = [_input(i, sizes, what) for i in given]
@@ -312,7 +329,8 @@ class _Model:
                 raise InvalidArgumentError(f"{what}: fixed: there is no input {name!r}{nearest(name, names)}")
             found[name] = np.asarray(value, inputs[names.index(name)].value.dtype)
         inputs = [one for one in inputs if one.name not in found]
-        return cls(model.graph, version, inputs, [o.name for o in model.graph.output], found, {**arrays, **found}, seed)
+        outputs = [o.name for o in model.graph.output]
+        return cls(model.graph, version, inputs, outputs, found, tensors, {**arrays, **found}, seed)
 
     def read(self, shapes: Sequence[Sequence[Size]]) -> Network:
         """The network for inputs of these shapes. NeedsNumbers: these shapes must not have names"""
@@ -327,27 +345,15 @@ class _Model:
         return network
 
 
-def _arrays(graph: Any, what: str) -> dict[str, Known]:
+def _arrays(graph: Any, tensors: _Tensors, what: str) -> dict[str, Known]:
+    """The weights of a model by name. Some models have them in nodes Constant."""
+    nodes = [n for n in graph.node if n.op_type == "Constant" and len(n.output) == 1 and len(n.attribute) == 1]
+    found = {n.output[0]: n.attribute[0].t for n in nodes if n.attribute[0].HasField("t")}
+    found |= {tensor.name: tensor for tensor in graph.initializer}
     try:
-        return {**_constants(graph), **{tensor.name: _array(tensor) for tensor in graph.initializer}}
+        return {name: tensors.array(tensor) for name, tensor in found.items()}
     except FileError as error:
         raise FileError(f"{what}: {error}") from None
-
-
-def _constants(graph: Any) -> dict[str, Known]:
-    """The values of the nodes Constant. Some models have their weights there, and all sizes share them."""
-    nodes = [n for n in graph.node if n.op_type == "Constant" and len(n.output) == 1 and len(n.attribute) == 1]
-    return {n.output[0]: _array(n.attribute[0].t) for n in nodes if n.attribute[0].HasField("t")}
-
-
-def _array(tensor: Any) -> Known:
-    import onnx
-
-    try:
-        array: Known = onnx.numpy_helper.to_array(tensor)
-    except Exception as error:
-        raise FileError(f"the tensor {tensor.name} is damaged: {error}") from None
-    return in_float32(array)
 
 
 def _input(given: Any, sizes: Mapping[str, int], what: str) -> Input:

@@ -49,7 +49,7 @@ class Variant:
 
 
 class Runs:
-    """What all programs have: networks of a model, an engine, and graphs for the last sizes.
+    """The common part of all programs: networks of a model, an engine, and graphs for the last sizes.
 
     ``inputs``: shapes and dtypes by name. ``missing``: operators that another library computes, with the reasons.
     ``plan``: memory, splits and copies. ``graph``, ``network``, ``scheduler``: of the last size; nodes have the names

@@ -498,12 +498,17 @@ def test_a_loop_ends_at_a_known_condition():
         near(ours, theirs)
 
 
-def test_steps_of_a_loop_share_the_weights_of_its_body():
+@pytest.mark.parametrize("constant", [False, True])
+def test_steps_of_a_loop_share_the_weights_of_its_body(constant):
     node = onnx.helper.make_node
     body = [node("Identity", ["go"], ["next"]), node("Add", ["s", "w"], ["u"]), *steps()[3:]]
     model, x = looped(5, body, [3]), np.ones(3, np.float32)
     (loop,) = model.graph.node
-    loop.attribute[0].g.initializer.append(onnx.numpy_helper.from_array(np.array([1, 2, 3], np.float32), "w"))
+    weight, graph = onnx.numpy_helper.from_array(np.array([1, 2, 3], np.float32), "w"), loop.attribute[0].g
+    if constant:
+        graph.node.insert(0, node("Constant", [], ["w"], value=weight))
+    else:
+        graph.initializer.append(weight)
     program = gb.load_onnx(model)
     for ours, theirs in zip(program(x).values(), expected(model, {"s0": x}), strict=True):
         near(ours, theirs)

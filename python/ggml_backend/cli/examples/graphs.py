@@ -133,7 +133,7 @@ def _whisper(ctx: Context) -> Tensor:
 
 
 Convolution = Callable[..., Tensor]
-"""A function of (context, x, channels, name, size, stride)."""
+"""A function of a context, x, the number of channels, a name, and optionally the kernel's size and the stride."""
 
 
 def _conv(ctx: Context, x: Tensor, channels: int, name: str, size: int = 3, stride: int = 1) -> Tensor:
@@ -175,8 +175,10 @@ def _look_around(ctx: Context, x: Tensor, name: str) -> Tensor:
 
 
 def unet(ctx: Context, conv: Convolution = _conv) -> Tensor:
-    """The denoiser of a picture generator: down three levels and up again, with skip connections at
-    each level. conv: how it convolves, :func:`_conv` or with other operators"""
+    """The denoiser of a picture generator: down three levels and up again, with skip connections at each level.
+
+    conv: makes the convolutions, for graphs of other operators
+    """
     time = _linear(
         ctx,
         ops.silu(_linear(ctx, ctx.tensor((CHANNELS,), name="time"), EMBD, "time1")).named("time_silu"),

@@ -60,7 +60,7 @@ def known(given: Given, what: str) -> Known:
     raise UnsupportedError(f"{what} depends on the values of the inputs")
 
 
-def axes_of(r: Reader, inputs: Inputs, a: Attributes, i: int = 1) -> list[int] | None:
+def axes_of(inputs: Inputs, a: Attributes, i: int = 1) -> list[int] | None:
     """The axes of an operator: an attribute until opset 12, then an input."""
     given = at(inputs, i)
     if given is None:

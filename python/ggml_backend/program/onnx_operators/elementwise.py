@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -31,24 +32,37 @@ if TYPE_CHECKING:
 _UNARY = {
     "Relu": "relu", "Sigmoid": "sigmoid", "Tanh": "tanh", "Exp": "exp", "Log": "log", "Sqrt": "sqrt", "Sin": "sin",
     "Cos": "cos", "Floor": "floor", "Ceil": "ceil", "Neg": "neg", "Abs": "abs", "Sign": "sign", "Erf": "erf",
-    "Reciprocal": "reciprocal", "Softplus": "softplus", "HardSwish": "hardswish", "Mish": "mish",
+    "Reciprocal": "reciprocal", "Softplus": "softplus", "HardSwish": "hardswish", "Mish": "mish", "Not": "logical_not",
 }  # fmt: skip
+_WITH_NUMBERS: dict[str, tuple[str, Mapping[str, tuple[str, Any]]]] = {
+    "LeakyRelu": ("leaky_relu", {"negative_slope": ("alpha", 0.01)}),
+    "Elu": ("elu", {"alpha": ("alpha", 1.0)}),
+    "Selu": ("elu", {"alpha": ("alpha", 1.67326319217681884765625), "scale": ("gamma", 1.05070102214813232421875)}),
+    "Gelu": ("gelu", {"approximate": ("approximate", "none")}),
+}
+"""Operators of one value. Each argument has the name of its attribute in ONNX, and the default value."""
 _BINARY = {"Add": "add.Tensor", "Sub": "sub.Tensor", "Mul": "mul.Tensor"}
 _COMPARED = {
     "Equal": "eq.Tensor", "Less": "lt.Tensor", "LessOrEqual": "le.Tensor", "Greater": "gt.Tensor",
     "GreaterOrEqual": "ge.Tensor", "And": "logical_and", "Or": "logical_or", "Xor": "logical_xor",
 }  # fmt: skip
-for _name, _op in _UNARY.items():
-    operator(_name)(lambda r, i, a, op=_op: unary(r, op, i[0]))  # type: ignore[misc]
-for _name, _op in _BINARY.items():
-    operator(_name)(lambda r, i, a, op=_op: binary(r, op, i[0], i[1]))  # type: ignore[misc]
-for _name, _op in _COMPARED.items():
-    operator(_name)(lambda r, i, a, op=_op: binary(r, op, i[0], i[1], "bool"))  # type: ignore[misc]
 
 
-@operator("Not")
-def negated(r: Reader, i: Inputs, a: Attributes) -> Any:
-    return unary(r, "logical_not", i[0])
+def _unary(op: str, arguments: Mapping[str, tuple[str, Any]]) -> Function:
+    def function(r: Reader, i: Inputs, a: Attributes) -> Any:
+        return unary(r, op, i[0], **{name: a.get(attribute, own) for name, (attribute, own) in arguments.items()})
+
+    return function
+
+
+def _binary(op: str, to: str | None) -> Function:
+    return lambda r, i, a: binary(r, op, i[0], i[1], to)
+
+
+OPERATORS |= {name: _unary(op, {}) for name, op in _UNARY.items()}
+OPERATORS |= {name: _unary(op, arguments) for name, (op, arguments) in _WITH_NUMBERS.items()}
+OPERATORS |= {name: _binary(op, None) for name, op in _BINARY.items()}
+OPERATORS |= {name: _binary(op, "bool") for name, op in _COMPARED.items()}
 
 
 @operator("Div")
@@ -103,27 +117,6 @@ def clip(r: Reader, i: Inputs, a: Attributes) -> Any:
     if low is None and high is None:
         return i[0]
     return unary(r, "clamp", i[0], min=low, max=high)
-
-
-@operator("LeakyRelu")
-def leaky_relu(r: Reader, i: Inputs, a: Attributes) -> Any:
-    return unary(r, "leaky_relu", i[0], negative_slope=a.get("alpha", 0.01))
-
-
-@operator("Elu")
-def elu(r: Reader, i: Inputs, a: Attributes) -> Any:
-    return unary(r, "elu", i[0], alpha=a.get("alpha", 1.0))
-
-
-@operator("Selu")
-def selu(r: Reader, i: Inputs, a: Attributes) -> Any:
-    alpha, gamma = a.get("alpha", 1.67326319217681884765625), a.get("gamma", 1.05070102214813232421875)
-    return unary(r, "elu", i[0], alpha=alpha, scale=gamma)
-
-
-@operator("Gelu")
-def gelu(r: Reader, i: Inputs, a: Attributes) -> Any:
-    return unary(r, "gelu", i[0], approximate=a.get("approximate", "none"))
 
 
 @operator("HardSigmoid")

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ...errors import UnsupportedError
-from ..onnx_values import Attributes, NeedsNumbers, in_float32, integers, numbers, rounded_up
+from ..onnx_values import Attributes, NeedsNumbers, integers, numbers, rounded_up
 from ..sizes import Formula
 from . import OPERATORS, Function, Inputs, filled, known, operator
 
 if TYPE_CHECKING:
     from ..onnx import Reader
 
-_MOST_PLACES = 2**24  # of Range and random values
+_MOST_PLACES = 2**24  # of Range and random values; a small file could ask for any size
 
 
 @operator("Constant")
@@ -23,13 +23,12 @@ def constant(r: Reader, i: Inputs, a: Attributes) -> Any:
     ((kind, value),) = ((key, value) for key, value in a.items() if not key.startswith("_"))
     if kind not in ("value", "value_float", "value_floats", "value_int", "value_ints"):
         raise UnsupportedError(f"a constant of the kind {kind}")
-    array = value if kind == "value" else np.array(value, np.float32 if "float" in kind else np.int64)
-    return in_float32(array)
+    return value if kind == "value" else np.array(value, np.float32 if "float" in kind else np.int64)
 
 
 @operator("ConstantOfShape")
 def constant_of_shape(r: Reader, i: Inputs, a: Attributes) -> Any:
-    value = in_float32(a.get("value", np.zeros(1, np.float32)))
+    value = a.get("value", np.zeros(1, np.float32))
     return filled(r, integers(i[0]), value.reshape(-1)[0].item(), value.dtype.name)
 
 

@@ -18,7 +18,7 @@ from . import Inputs, at, binary, filled, known, operator, unary, viewed
 if TYPE_CHECKING:
     from ..onnx import Reader
 
-_MOST_STEPS = 1024  # of a recurrent layer
+_MOST_STEPS = 1024  # of a recurrent layer; the graph has the nodes of every step
 
 
 @operator("LSTM")
@@ -94,10 +94,8 @@ def _layer(r: Reader, i: Inputs, a: Attributes, layer: _Layer) -> list[Any]:
         outputs.append(rows[::-1] if backwards else rows)
         for j, state in enumerate(states):
             last[j].append(state)
-    parts = [viewed(r, way[t], (1, 1, batch, hidden)) for t in range(n) for way in outputs]
-    whole = parts[0] if len(parts) == 1 else r.emit("cat", {"tensors": parts}, (n * ways, 1, batch, hidden), "float32")
-    ends = [_stacked(r, state, (ways, batch, hidden)) for state in last]
-    return [viewed(r, whole, (n, ways, batch, hidden)), *ends]
+    whole = r.stacked([way[t] for t in range(n) for way in outputs])
+    return [viewed(r, whole, (n, ways, batch, hidden)), *(r.stacked(state) for state in last)]
 
 
 def _weights_of(i: Inputs, way: int, layer: _Layer) -> _Weights:
@@ -118,12 +116,6 @@ def _state(r: Reader, given: Given, way: int, shape: Sequence[Size]) -> Any:
     if given is None:
         return filled(r, shape, 0.0, "float32")
     return r.emit("select.int", {"self": given, "dim": 0, "index": way}, shape, "float32")
-
-
-def _stacked(r: Reader, parts: Sequence[Given], shape: Sequence[Size]) -> Any:
-    if len(parts) == 1:
-        return viewed(r, parts[0], shape)
-    return r.emit("stack", {"tensors": list(parts), "dim": 0}, shape, "float32")
 
 
 def _of_state(r: Reader, h: Given, u: Known, bias: Known | None) -> Ref:

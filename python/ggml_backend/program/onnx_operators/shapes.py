@@ -53,7 +53,7 @@ def flatten(r: Reader, i: Inputs, a: Attributes) -> Any:
 
 @operator("Squeeze")
 def squeeze(r: Reader, i: Inputs, a: Attributes) -> Any:
-    own, axes = r.shape(i[0]), axes_of(r, i, a)
+    own, axes = r.shape(i[0]), axes_of(i, a)
     if axes is None:
         numbers(own, "Squeeze without axes")
         gone = {axis for axis, n in enumerate(own) if n == 1}
@@ -64,7 +64,7 @@ def squeeze(r: Reader, i: Inputs, a: Attributes) -> Any:
 
 @operator("Unsqueeze")
 def unsqueeze(r: Reader, i: Inputs, a: Attributes) -> Any:
-    own, axes = list(r.shape(i[0])), axes_of(r, i, a) or []
+    own, axes = list(r.shape(i[0])), axes_of(i, a) or []
     for axis in sorted(front(axis, len(own) + len(axes)) for axis in axes):
         own.insert(axis, 1)
     return viewed(r, i[0], own)
@@ -194,7 +194,7 @@ def size_of(r: Reader, i: Inputs, a: Attributes) -> Any:
 def pad(r: Reader, i: Inputs, a: Attributes) -> Any:
     n = len(r.shape(i[0]))
     amounts = numbers(integers(i[1]) if len(i) > 1 else list(a["pads"]), "Pad")
-    axes = axes_of(r, i, {}, 3) or [*range(n)]
+    axes = axes_of(i, {}, 3) or [*range(n)]
     pairs = [(0, 0)] * n
     for place, axis in enumerate(axes):
         pairs[front(axis, n)] = amounts[place], amounts[place + len(axes)]

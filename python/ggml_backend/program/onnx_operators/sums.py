@@ -35,7 +35,7 @@ _REDUCED = {
 
 def _reduced(op: str) -> Function:
     def function(r: Reader, i: Inputs, a: Attributes) -> Any:
-        axes = axes_of(r, i, a)
+        axes = axes_of(i, a)
         if not axes:
             if a.get("noop_with_empty_axes"):
                 return i[0]
@@ -45,13 +45,12 @@ def _reduced(op: str) -> Function:
     return function
 
 
-for _name, _op in _REDUCED.items():
-    operator(_name)(_reduced(_op))
+OPERATORS |= {name: _reduced(op) for name, op in _REDUCED.items()}
 
 
 @operator("ReduceProd")
 def reduce_prod(r: Reader, i: Inputs, a: Attributes) -> Any:
-    x, axes = known(i[0], "ReduceProd"), axes_of(r, i, a)
+    x, axes = known(i[0], "ReduceProd"), axes_of(i, a)
     return np.prod(x, None if not axes else tuple(axes), keepdims=bool(a.get("keepdims", 1)))
 
 

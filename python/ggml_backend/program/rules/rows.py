@@ -9,7 +9,7 @@ import numpy as np
 
 from ... import ops
 from ...tensor import Tensor
-from ..build import Build, NoRule, Val
+from ..build import EXACT, Build, NoRule, Val
 from ..folding import around
 from . import rule
 
@@ -67,8 +67,8 @@ def _places(b: Build, picked: list[Val], sizes: Sequence[int], shape: tuple[int,
     """
     if len(picked) == 1:
         return b.indices(picked[0], sizes[0])
-    if math.prod(sizes) > 2**24:
-        raise NoRule(f"{math.prod(sizes)} places")
+    if math.prod(sizes) > EXACT:
+        raise NoRule(f"{math.prod(sizes)} places, above {EXACT}")
     total: Tensor | None = None
     outside: Tensor | None = None
     for i, (x, n) in enumerate(zip(picked, sizes, strict=True)):
