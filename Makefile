@@ -3,7 +3,7 @@
 # make lint        check form, types and structure: ruff, clang-format, mypy, tools/*.py
 # make docs        build the documentation site into build/docs; warnings are errors
 # make build-c     build the C library and its tests into build/dev (DEBUG=-g: with debug information, 3.5 GB more)
-# make check-long  what takes longer: sanitizers, thousands of random graphs, other compilers
+# make check-long  what takes longer: sanitizers, thousands of random graphs, other compilers (STEPS="asan fuzz": these)
 # make bench       measure; JSON under build/bench
 # make clean       remove build/
 #
@@ -22,6 +22,8 @@ DEBUG  ?=
 # The tests of the package to run, an expression of pytest: SELECT="not slow".
 SELECT ?= slow or not slow
 CMAKE_ARGS ?=
+# The steps of check-long to run; all if empty.
+STEPS ?=
 export CMAKE_ARGS
 # What programs keep for the next time (downloads, quantized weights, measured costs, settings) stays in the tree, too.
 export XDG_CACHE_HOME  := $(CURDIR)/build/cache
@@ -130,7 +132,7 @@ lint: build-c $(venv)/.test
 	@$(quiet) "house.py" $(py) tools/house.py --check
 
 check-long: build-c $(venv)/.test
-	sh tools/check_long.sh $(JOBS)
+	sh tools/check_long.sh $(JOBS) $(STEPS)
 
 bench: $(venv)/.demo
 	@mkdir -p build/bench

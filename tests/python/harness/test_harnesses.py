@@ -1,4 +1,4 @@
-"""Each attack harness for a few seconds. ``make check-long`` runs each for two to ten minutes. A
+"""Each attack harness for a few seconds. ``make check-long`` runs each for 20 to 60 seconds. A
 failure names the seed. Run the command with ``--seed`` to repeat it.
 """
 
