@@ -6,28 +6,8 @@
 // A row that is masked with -infinity everywhere becomes zeros. A row with a NaN becomes NaN. If the
 // largest product with the scale overflows, the row is computed again with all its scores times 2^-128,
 // because an infinity from an overflow is not a mask.
-#include "cuda/kernels/alibi.cuh"
+#include "cuda/kernels/soft_max_row.cuh"
 #include "cuda/ops/elements.h"
-
-struct gb_soft_max_args {
-    gb_view x, y;
-    gb_view mask; // p NULL: none; its rows, heads and batches repeat
-    gb_view sinks; // p NULL: none; f32, one for each head
-    float scale;
-    int64_t rows;
-    float bias_max; // 0: the mask is added unchanged; else heads have slopes
-    int floor_heads;
-    // Operators before it: x becomes x times `factor`, and -infinity after column last + i in row i
-    // of its matrix.
-    bool edited, causal;
-    float factor;
-    int64_t last;
-    gb_view scaled, masked; // f32; p NULL: not stored
-};
-
-GB_DEVICE float gb_edited(const gb_soft_max_args & q, float v, int64_t i1, int64_t i) {
-    return q.causal && i > q.last + i1 ? -INFINITY : v * q.factor;
-}
 
 // The score times `down` twice. down is 1 or 2^-64; its square is no normal float. slope: of the mask.
 GB_DEVICE float gb_score(const gb_soft_max_args & q, const char * x, const char * mask, float slope, int64_t i1,
@@ -38,47 +18,39 @@ GB_DEVICE float gb_score(const gb_soft_max_args & q, const char * x, const char 
                         : v * scale;
 }
 
-template <int WARPS> GB_KERNEL GB_BOUNDS(512, 1) gb_soft_max(gb_soft_max_args q) {
+// Rows of any type, stride and length.
+template <int WARPS> GB_KERNEL GB_BOUNDS(512, 1) gb_soft_max_rows(gb_soft_max_args q) {
     gb_wait_for_earlier();
     GB_SHARED(float, shared, WARPS);
-    const int64_t row = gb_my_row<WARPS>(), real = gb_min(row, q.rows - 1), n = q.x.ne[0], step = WARPS * GB_WARP;
-    const gb_index at = gb_unravel_row<uint64_t>((uint64_t) real, q.x.ne);
+    const int64_t row = gb_my_row<WARPS>(), n = q.x.ne[0], step = WARPS * GB_WARP;
+    const gb_soft_max_row_of r = gb_soft_max_row_at(q, row);
+    const gb_index at = r.at;
     const char * x = gb_at(q.x, at);
-    const char * mask = q.mask.p != NULL
-                            ? gb_at(q.mask, 0, at.i[1] % q.mask.ne[1], at.i[2] % q.mask.ne[2], at.i[3] % q.mask.ne[3])
-                            : NULL;
-    const float slope = q.bias_max > 0 ? gb_alibi_slope(at.i[2], q.floor_heads, q.bias_max) : 1;
-    const float sink = q.sinks.p != NULL ? gb_get(GGML_TYPE_F32, q.sinks.p + at.i[2] * q.sinks.nb[0]) : -INFINITY;
     float max = -INFINITY, sum = 0, down = 1;
     for (int64_t i = gb_my_place<WARPS>(); i < n; i += step) {
-        max = fmaxf(max, gb_score(q, x, mask, slope, at.i[1], i, 1));
+        max = fmaxf(max, gb_score(q, x, r.mask, r.slope, at.i[1], i, 1));
     }
-    max = fmaxf(gb_row_max<WARPS>(max, shared), sink);
+    max = fmaxf(gb_row_max<WARPS>(max, shared), r.sink);
     if (!(fabsf(max) < INFINITY)) { // the same for all threads of the row
         down = 0x1p-64f;
         max = -INFINITY;
         for (int64_t i = gb_my_place<WARPS>(); i < n; i += step) {
-            max = fmaxf(max, gb_score(q, x, mask, slope, at.i[1], i, down));
+            max = fmaxf(max, gb_score(q, x, r.mask, r.slope, at.i[1], i, down));
         }
-        max = fmaxf(gb_row_max<WARPS>(max, shared), sink * down * down);
+        max = fmaxf(gb_row_max<WARPS>(max, shared), r.sink * down * down);
     }
     const float up = 1 / down;
     for (int64_t i = gb_my_place<WARPS>(); i < n; i += step) {
-        const float s = gb_score(q, x, mask, slope, at.i[1], i, down);
-        // counts NaN in masked entries, too
-        sum += max == -INFINITY ? (s == s ? 0.0f : s) : expf((s - max) * up * up);
+        sum += gb_score_weight(gb_score(q, x, r.mask, r.slope, at.i[1], i, down), max, up);
     }
-    sum = gb_row_sum<WARPS>(sum, shared);
-    if (q.sinks.p != NULL) {
-        sum += max == -INFINITY ? (sink == sink ? 0.0f : sink) : expf((sink * down * down - max) * up * up);
-    }
+    sum = gb_row_sum<WARPS>(sum, shared) + gb_sink_weight(q, r.sink, max, down, up);
     const float factor = sum == 0 ? 0.0f : 1.0f / sum;
     if (row >= q.rows) {
         return;
     }
     char * y = gb_at(q.y, at);
     for (int64_t i = gb_my_place<WARPS>(); i < n; i += step) {
-        const float s = gb_score(q, x, mask, slope, at.i[1], i, down);
+        const float s = gb_score(q, x, r.mask, r.slope, at.i[1], i, down);
         if (q.edited) {
             const float first = gb_get(q.x.type, x + i * q.x.nb[0]);
             if (q.scaled.p != NULL) {
@@ -88,8 +60,44 @@ template <int WARPS> GB_KERNEL GB_BOUNDS(512, 1) gb_soft_max(gb_soft_max_args q)
                 gb_put(q.masked.type, gb_at(q.masked, at) + i * q.masked.nb[0], gb_edited(q, first, at.i[1], i));
             }
         }
-        gb_put(q.y.type, y + i * q.y.nb[0], max == -INFINITY ? sum : expf((s - max) * up * up) * factor);
+        gb_put(q.y.type, y + i * q.y.nb[0], max == -INFINITY ? sum : gb_score_weight(s, max, up) * factor);
     }
+}
+
+template <int WARPS, int FOURS>
+static cudaError_t launch_row(const gb_soft_max_args & q, unsigned blocks, const gb_queue & queue) {
+    const int threads = WARPS == 1 ? 8 * GB_WARP : WARPS * GB_WARP;
+    return q.mask.p == NULL ? GB_LAUNCH((gb_soft_max_row<WARPS, GB_MASK_NONE, FOURS>), blocks, threads, 0, queue, q)
+           : q.mask.type == GGML_TYPE_F32
+               ? GB_LAUNCH((gb_soft_max_row<WARPS, GB_MASK_F32, FOURS>), blocks, threads, 0, queue, q)
+               : GB_LAUNCH((gb_soft_max_row<WARPS, GB_MASK_F16, FOURS>), blocks, threads, 0, queue, q);
+}
+
+// True if four adjacent elements of a type can be read at once. p NULL: there is nothing to read.
+static bool has_fours(const gb_view & v, enum ggml_type type) {
+    const int64_t size = type == GGML_TYPE_F32 ? 4 : 2;
+    return v.p == NULL || (v.type == type && v.nb[0] == size &&
+                              ((uintptr_t) v.p | (uintptr_t) v.nb[1] | (uintptr_t) v.nb[2] | (uintptr_t) v.nb[3]) %
+                                      (uintptr_t) (4 * size) ==
+                                  0);
+}
+
+static cudaError_t launch(const gb_soft_max_args & q, const gb_queue & queue) {
+    enum { MOST = 8192 };
+    const int64_t n = q.x.ne[0];
+    const unsigned rows = (unsigned) q.rows, blocks = (unsigned) gb_cuda_ceil_div(q.rows, 8);
+    const bool fours = n % 4 == 0 && n <= MOST && has_fours(q.x, GGML_TYPE_F32) && has_fours(q.y, GGML_TYPE_F32) &&
+                       has_fours(q.scaled, GGML_TYPE_F32) && has_fours(q.masked, GGML_TYPE_F32) &&
+                       (has_fours(q.mask, GGML_TYPE_F32) || has_fours(q.mask, GGML_TYPE_F16));
+    if (!fours) {
+        return GB_ROW_LAUNCH(gb_soft_max_rows, n, q.rows, queue, q);
+    }
+    return n <= 128    ? launch_row<1, 1>(q, blocks, queue)
+           : n <= 512  ? launch_row<4, 1>(q, rows, queue)
+           : n <= 1024 ? launch_row<8, 1>(q, rows, queue)
+           : n <= 2048 ? launch_row<16, 1>(q, rows, queue)
+           : n <= 4096 ? launch_row<16, 2>(q, rows, queue)
+                       : launch_row<16, 4>(q, rows, queue);
 }
 
 static gb_soft_max_args args_of(const ggml_tensor * dst) {
@@ -111,7 +119,7 @@ static gb_soft_max_args args_of(const ggml_tensor * dst) {
 
 static enum ggml_status soft_max_run(gb_cuda_backend & b, ggml_tensor * dst) {
     const gb_soft_max_args q = args_of(dst);
-    GB_CUDA_TRY(b, GB_ROW_LAUNCH(gb_soft_max, dst->ne[0], q.rows, b.queue, q));
+    GB_CUDA_TRY(b, launch(q, b.queue));
     return GGML_STATUS_SUCCESS;
 }
 
@@ -193,8 +201,7 @@ int gb_soft_max_fuse(gb_cuda_backend & b, const gb_cuda_nodes & nodes, int i) {
             q.masked = stored(node, n, j);
         }
     }
-    const ggml_tensor * dst = node[n - 1];
-    const cudaError_t error = GB_ROW_LAUNCH(gb_soft_max, dst->ne[0], q.rows, b.queue, q);
+    const cudaError_t error = launch(q, b.queue);
     if (error != cudaSuccess) {
         gb_cuda_fail(b, "softmax with the nodes before it", error);
         return -1;
