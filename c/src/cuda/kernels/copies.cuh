@@ -24,7 +24,7 @@ GB_DEVICE void gb_convert(int to, char * y, int from, const char * x) {
     }
 }
 
-// Copies elements of `size` bytes. Blocks of quantized types count as elements, and ne counts blocks.
+// Copies elements of `size` bytes, which may be several of the tensor. Blocks of quantized types count as elements, and ne counts blocks.
 template <class I> GB_KERNEL GB_BOUNDS(256, 1) gb_copy_moving(gb_view y, gb_view x, int size, int64_t n) {
     gb_wait_for_earlier();
     const int64_t k = gb_thread();
@@ -38,6 +38,16 @@ template <class I> GB_KERNEL GB_BOUNDS(256, 1) gb_copy_converting(gb_view y, gb_
     const int64_t k = gb_thread();
     if (k < n) {
         gb_convert(y.type, gb_at(y, gb_unravel<I>((I) k, y.ne)), x.type, gb_at(x, gb_unravel<I>((I) k, x.ne)));
+    }
+}
+
+// Of floats. The views have a fourth of the elements, and their strides.
+template <class I> GB_KERNEL GB_BOUNDS(256, 1) gb_copy_fours(gb_view y, gb_view x, int64_t n) {
+    gb_wait_for_earlier();
+    const int64_t k = gb_thread();
+    if (k < n) {
+        const gb_index at = gb_unravel<I>((I) k, y.ne); // both have one shape
+        gb_put_four(y.type, gb_at(y, at), gb_get_four(x.type, gb_at(x, at)));
     }
 }
 

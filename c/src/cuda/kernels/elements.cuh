@@ -63,13 +63,40 @@ GB_DEVICE void gb_put(int type, char * p, float x) {
     }
 }
 
-// Copies an element of 1, 2, 4 or 8 bytes, or a block of a quantized type.
+// Four adjacent elements, which begin at a multiple of their size.
+GB_DEVICE float4 gb_get_four(int type, const char * p) {
+    if (type == GGML_TYPE_F32) {
+        return *(const float4 *) (const void *) p;
+    }
+    const uint2 two = *(const uint2 *) (const void *) p;
+    if (type == GGML_TYPE_F16) {
+        return make_float4(gb_half_bits_to_float((uint16_t) two.x), gb_half_bits_to_float((uint16_t) (two.x >> 16)),
+            gb_half_bits_to_float((uint16_t) two.y), gb_half_bits_to_float((uint16_t) (two.y >> 16)));
+    }
+    return make_float4(gb_bits_to_float(two.x << 16), gb_bits_to_float(two.x & 0xffff0000u),
+        gb_bits_to_float(two.y << 16), gb_bits_to_float(two.y & 0xffff0000u));
+}
+
+GB_DEVICE void gb_put_four(int type, char * p, float4 v) {
+    if (type == GGML_TYPE_F32) {
+        *(float4 *) (void *) p = v;
+    } else if (type == GGML_TYPE_F16) {
+        *(uint2 *) (void *) p = make_uint2(gb_pack2<GB_HALF_F16>(v.x, v.y), gb_pack2<GB_HALF_F16>(v.z, v.w));
+    } else {
+        *(uint2 *) (void *) p =
+            make_uint2(gb_bf16_bits(gb_float_to_bf16(v.x)) | (uint32_t) gb_bf16_bits(gb_float_to_bf16(v.y)) << 16,
+                gb_bf16_bits(gb_float_to_bf16(v.z)) | (uint32_t) gb_bf16_bits(gb_float_to_bf16(v.w)) << 16);
+    }
+}
+
+// Copies an element of 1, 2, 4, 8 or 16 bytes, or a block of a quantized type.
 GB_DEVICE void gb_move(int size, char * to, const char * from) {
     switch (size) {
         case 1: *to = *from; break;
         case 2: *(uint16_t *) (void *) to = *(const uint16_t *) (const void *) from; break;
         case 4: *(uint32_t *) (void *) to = *(const uint32_t *) (const void *) from; break;
         case 8: *(uint64_t *) (void *) to = *(const uint64_t *) (const void *) from; break;
+        case 16: *(uint4 *) (void *) to = *(const uint4 *) (const void *) from; break;
         default:
             for (int i = 0; i < size; i++) {
                 to[i] = from[i];

@@ -60,21 +60,10 @@ GB_DEVICE float gb_score_weight(float score, float max, float up) {
 
 // ------------------------------------------------------------------------------------------------------ four at a time
 
-enum gb_mask_kind { GB_MASK_NONE, GB_MASK_F32, GB_MASK_F16 };
-
-template <int MASK> GB_DEVICE float4 gb_mask_load(const char * p, int64_t i) {
-    if (MASK == GB_MASK_F32) {
-        return *(const float4 *) (const void *) (p + i * (int64_t) sizeof(float));
-    }
-    const uint2 two = *(const uint2 *) (const void *) (p + i * (int64_t) sizeof(uint16_t));
-    return make_float4(gb_half_bits_to_float((uint16_t) two.x), gb_half_bits_to_float((uint16_t) (two.x >> 16)),
-        gb_half_bits_to_float((uint16_t) two.y), gb_half_bits_to_float((uint16_t) (two.y >> 16)));
-}
-
-// Four scores times `down` twice. m: the mask times its slope.
+// Four scores times `down` twice. MASK: its type; GGML_TYPE_COUNT: none. m: the mask times its slope.
 template <int MASK> GB_DEVICE float4 gb_four_scores(float4 v, float4 m, float scale, float down) {
     scale = scale * down * down;
-    if (MASK == GB_MASK_NONE) {
+    if (MASK == GGML_TYPE_COUNT) {
         return make_float4(v.x * scale, v.y * scale, v.z * scale, v.w * scale);
     }
     return make_float4(fmaf(v.x, scale, m.x * down * down), fmaf(v.y, scale, m.y * down * down),
@@ -97,7 +86,7 @@ GB_DEVICE float gb_row_scores(const gb_soft_max_args & q, const float4 (&x)[FOUR
 // Stores four elements, if the result is stored at all.
 GB_DEVICE void gb_store_four(const gb_view & to, const gb_index & at, int64_t i, float4 v) {
     if (to.p != NULL) {
-        *(float4 *) (void *) (gb_at(to, at) + i * (int64_t) sizeof(float)) = v;
+        gb_put_four(GGML_TYPE_F32, gb_at(to, at) + i * (int64_t) sizeof(float), v);
     }
 }
 
@@ -114,8 +103,9 @@ template <int WARPS, int MASK, int FOURS> GB_KERNEL GB_BOUNDS(512, 1) gb_soft_ma
         const int64_t i = first + j * 128 * WARPS;
         const float4 zero = make_float4(0, 0, 0, 0);
         in[j] = i < n;
-        given[j] = in[j] ? *(const float4 *) (const void *) (gb_at(q.x, r.at) + i * (int64_t) sizeof(float)) : zero;
-        m[j] = in[j] && MASK != GB_MASK_NONE ? gb_mask_load<MASK>(r.mask, i) : zero;
+        given[j] = in[j] ? gb_get_four(GGML_TYPE_F32, gb_at(q.x, r.at) + i * (int64_t) sizeof(float)) : zero;
+        m[j] =
+            in[j] && MASK != GGML_TYPE_COUNT ? gb_get_four(MASK, r.mask + i * (MASK == GGML_TYPE_F32 ? 4 : 2)) : zero;
     }
     GB_UNROLL for (int j = 0; j < FOURS; j++) {
         const int64_t i = first + j * 128 * WARPS;

@@ -1,7 +1,8 @@
 // copy.cu - DUP, CPY, CONT: element k of the source, in logical order, becomes element k of the result.
 //
 // The first applicable method runs: a copy of memory; tiles, if source and result are dense along
-// different dimensions; one element a thread. Quantized types are moved in whole blocks,
+// different dimensions; a thread for 16 bytes or four elements of a row, if both are dense along
+// dimension 0; one element a thread. Quantized types are moved in whole blocks,
 // dequantized in groups of 32, and quantized if one warp can do it (quantize.cuh). The rest runs on
 // the CPU.
 #include "cuda/kernels/copies.cuh"
@@ -12,15 +13,63 @@
 
 static int64_t count_of(const gb_view & v) { return v.ne[0] * v.ne[1] * v.ne[2] * v.ne[3]; }
 
-cudaError_t gb_launch_copy(const gb_view & y, const gb_view & x, const gb_queue & queue) {
-    const int64_t n = count_of(y);
+static bool same_shape(const gb_view & y, const gb_view & x) { return std::equal(y.ne, y.ne + 4, x.ne); }
+
+// Makes `bytes` of a dense row one element. False: the view is not dense along dimension 0, or its rows do not begin
+// and end at multiples of `bytes`. size: of an element
+static bool join(gb_view & v, int64_t size, int64_t bytes) {
+    const uintptr_t places = (uintptr_t) v.p | (uintptr_t) v.nb[1] | (uintptr_t) v.nb[2] | (uintptr_t) v.nb[3];
+    if (v.nb[0] != size || v.ne[0] * size % bytes != 0 || places % (uintptr_t) bytes != 0) {
+        return false;
+    }
+    v.ne[0] = v.ne[0] * size / bytes;
+    v.nb[0] = bytes;
+    return true;
+}
+
+// Copies between equal types move the largest pieces that both sides allow. Gives their size.
+static int join_bytes(gb_view & y, gb_view & x) {
     const int size = (int) ggml_type_size((enum ggml_type) y.type);
+    for (int bytes : { 16, 8, 4, 2 }) {
+        gb_view to = y, from = x;
+        if ((bytes > size || size > 16) && same_shape(y, x) && join(to, size, bytes) && join(from, size, bytes)) {
+            y = to;
+            x = from;
+            return bytes;
+        }
+    }
+    return size;
+}
+
+static bool join_fours(gb_view & y, gb_view & x) {
+    const int64_t to_size = (int64_t) ggml_type_size((enum ggml_type) y.type),
+                  from_size = (int64_t) ggml_type_size((enum ggml_type) x.type);
+    gb_view to = y, from = x;
+    const bool may = gb_is_float_type((enum ggml_type) y.type) && gb_is_float_type((enum ggml_type) x.type) &&
+                     same_shape(y, x) && join(to, to_size, 4 * to_size) && join(from, from_size, 4 * from_size);
+    if (may) {
+        y = to;
+        x = from;
+    }
+    return may;
+}
+
+cudaError_t gb_launch_copy(const gb_view & to, const gb_view & from, const gb_queue & queue) {
+    gb_view y = to, x = from;
+    const bool moves = y.type == x.type;
+    const int size = moves ? join_bytes(y, x) : 0;
+    const bool fours = !moves && join_fours(y, x);
+    const int64_t n = count_of(y);
     if (n == 0) {
         return cudaSuccess;
     }
-    if (y.type == x.type) {
+    if (moves) {
         return gb_is_small(n) ? GB_LAUNCH((gb_copy_moving<uint32_t>), gb_blocks(n), GB_BLOCK, 0, queue, y, x, size, n)
                               : GB_LAUNCH((gb_copy_moving<uint64_t>), gb_blocks(n), GB_BLOCK, 0, queue, y, x, size, n);
+    }
+    if (fours) {
+        return gb_is_small(n) ? GB_LAUNCH((gb_copy_fours<uint32_t>), gb_blocks(n), GB_BLOCK, 0, queue, y, x, n)
+                              : GB_LAUNCH((gb_copy_fours<uint64_t>), gb_blocks(n), GB_BLOCK, 0, queue, y, x, n);
     }
     return gb_is_small(n) ? GB_LAUNCH((gb_copy_converting<uint32_t>), gb_blocks(n), GB_BLOCK, 0, queue, y, x, n)
                           : GB_LAUNCH((gb_copy_converting<uint64_t>), gb_blocks(n), GB_BLOCK, 0, queue, y, x, n);

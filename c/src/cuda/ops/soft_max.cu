@@ -67,10 +67,10 @@ template <int WARPS> GB_KERNEL GB_BOUNDS(512, 1) gb_soft_max_rows(gb_soft_max_ar
 template <int WARPS, int FOURS>
 static cudaError_t launch_row(const gb_soft_max_args & q, unsigned blocks, const gb_queue & queue) {
     const int threads = WARPS == 1 ? 8 * GB_WARP : WARPS * GB_WARP;
-    return q.mask.p == NULL ? GB_LAUNCH((gb_soft_max_row<WARPS, GB_MASK_NONE, FOURS>), blocks, threads, 0, queue, q)
+    return q.mask.p == NULL ? GB_LAUNCH((gb_soft_max_row<WARPS, GGML_TYPE_COUNT, FOURS>), blocks, threads, 0, queue, q)
            : q.mask.type == GGML_TYPE_F32
-               ? GB_LAUNCH((gb_soft_max_row<WARPS, GB_MASK_F32, FOURS>), blocks, threads, 0, queue, q)
-               : GB_LAUNCH((gb_soft_max_row<WARPS, GB_MASK_F16, FOURS>), blocks, threads, 0, queue, q);
+               ? GB_LAUNCH((gb_soft_max_row<WARPS, GGML_TYPE_F32, FOURS>), blocks, threads, 0, queue, q)
+               : GB_LAUNCH((gb_soft_max_row<WARPS, GGML_TYPE_F16, FOURS>), blocks, threads, 0, queue, q);
 }
 
 // True if four adjacent elements of a type can be read at once. p NULL: there is nothing to read.
