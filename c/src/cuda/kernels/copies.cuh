@@ -24,7 +24,8 @@ GB_DEVICE void gb_convert(int to, char * y, int from, const char * x) {
     }
 }
 
-// Copies elements of `size` bytes, which may be several of the tensor. Blocks of quantized types count as elements, and ne counts blocks.
+// Copies elements of `size` bytes, which may be several of the tensor. Blocks of quantized types count as elements, and
+// ne counts blocks.
 template <class I> GB_KERNEL GB_BOUNDS(256, 1) gb_copy_moving(gb_view y, gb_view x, int size, int64_t n) {
     gb_wait_for_earlier();
     const int64_t k = gb_thread();
