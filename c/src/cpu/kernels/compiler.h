@@ -26,6 +26,14 @@
 #    define IN_REGISTER(v) (void) (v)
 #endif
 
+// IN_MEMORY(a) makes the compiler read elements of array a from memory. To broadcast them from there
+// costs a load, from a register one or two shuffles.
+#ifdef __GNUC__
+#    define IN_MEMORY(a) __asm__("" : "+m"(a))
+#else
+#    define IN_MEMORY(a) (void) (a)
+#endif
+
 // COMPUTED_HERE(x) makes the compiler compute values that depend on integer x after this point.
 // Without it, the compiler hoists them out of the loop and spills them to memory.
 #ifdef __GNUC__

@@ -272,6 +272,62 @@ static void test_dot_q8(const struct gb_kernels * k) {
     }
 }
 
+// A column of a format, against its unpacked levels. It has an exact size, so sanitizers check the end.
+static void check_column(const struct gb_kernels * k, enum ggml_type type, unpack_fn unpack, int kind) {
+    static struct bytes w, x[4];
+    const struct gb_quant_format * format = gb_quant_format_of(type);
+    const int64_t size = ggml_blck_size(type), depth = size * (int64_t) test_random_int(0, (int) (BYTES_K / size));
+    const size_t bytes = ggml_row_size(type, depth);
+    float values[BYTES_K];
+    const int8_t * q[4];
+    const float *dx[4], *s[4];
+    if (format->from_float == NULL) {
+        return;
+    }
+    uint8_t * const blocks = malloc(bytes + 1);
+    REQUIRE(blocks != NULL);
+    for (int i = 0; i < BYTES_K; i++) {
+        values[i] = test_random_float(-2, 3);
+    }
+    format->from_float(values, blocks + 1, (int) depth);
+    unpack(depth, w.u, w.d, w.m, blocks + 1);
+    for (int j = 0; j < 4; j++) {
+        random_bytes_row(&x[j], kind & GB_BYTES_HALVES);
+        q[j] = x[j].q;
+        dx[j] = x[j].dx;
+        s[j] = x[j].s;
+    }
+    for (int n = 1; n <= 4; n++) {
+        float y[5] = { 1, 2, 3, 4, 5 }, alone = (float) n;
+        struct gb_dot_q8 p = { .k = depth, .kind = kind, .n = n, .y = y, .q = q, .dx = dx, .s = s };
+        const bool has = k->dot_column_q8((int) type, &p, blocks + 1);
+        CHECK_MSG(has || (strcmp(level_name, "avx2") != 0 || (type != GGML_TYPE_Q4_0 && type != GGML_TYPE_Q6_K)),
+            "%s has no dot_column_q8 for %s", level_name, ggml_type_name(type));
+        for (int j = 0; j < 5; j++) {
+            double terms = 0;
+            const double exact = has && j < n ? bytes_oracle(&w, &x[j], kind, depth, &terms) + j + 1 : j + 1;
+            CHECK_MSG(fabs(y[j] - exact) <= (has && j < n ? 4 * (double) (depth + 1) * EPS * (terms + 5) : 0),
+                "%s dot_column_q8 of %s, k %d: %.9g, expected %.9g", level_name, ggml_type_name(type), (int) depth,
+                y[j], exact);
+        }
+        p = (struct gb_dot_q8) {
+            .k = depth, .kind = kind, .n = 1, .y = &alone, .q = q + n - 1, .dx = dx + n - 1, .s = s + n - 1
+        };
+        CHECK_MSG(!k->dot_column_q8((int) type, &p, blocks + 1) || same_bits(alone, y[n - 1]),
+            "%s dot_column_q8 of %s depends on other rows", level_name, ggml_type_name(type));
+    }
+    free(blocks);
+}
+
+static void test_dot_column_q8(const struct gb_kernels * k) {
+    for (int pass = 0; pass < 60; pass++) {
+#define GB_FORMAT(id, stem, name, elements, bytes, group, zero, top, use, ...) \
+    GB_IF_UNPACKED_##use(check_column(k, GGML_TYPE_##id, scalar->unpack_##stem, GB_BYTES_KIND(group, top));)
+#include "tensor/quant/formats.def"
+#undef GB_FORMAT
+    }
+}
+
 static void test_gemm_tile_q8(const struct gb_kernels * k) {
     enum { N = GB_GEMM_NR_MAX, LDC = N + 3 };
     static struct bytes rows[N], columns[N];

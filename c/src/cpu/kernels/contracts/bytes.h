@@ -75,6 +75,10 @@ struct gb_dot_q8 {
 
 typedef void gb_kernel_dot_q8(const struct gb_dot_q8 * p);
 
+// The same for a column of a type (enum ggml_type) that is read in place: p->u, d and m are unused.
+// False, with y unchanged, if the level has no kernel for the type
+typedef bool gb_kernel_dot_column_q8(int type, const struct gb_dot_q8 * p, const void * w);
+
 // n columns of Q8_0, read in place, times nx <= GB_Q8_0_ROWS_MAX rows: y[j * ldy + i] for row j,
 // column i. A result depends on k alone. At levels without this kernel (q8_0_rows is 0) it does
 // nothing and returns false.

@@ -115,39 +115,49 @@ void gb_bytes_quantize_rows(const struct gb_cpu_call * call, const struct gb_gem
 
 enum { PREFETCH_AHEAD = 4096 }; // bytes
 
-void gb_bytes_dots(const struct gb_kernels * kernels, const struct gb_unpack * unpack, enum ggml_type type, int64_t k,
-    const char * w, int n, const char * row, float * const * dst, int64_t j) {
-    const int64_t group = gb_bytes_group(unpack->kind);
-    const size_t size = gb_bytes_row_size(k, unpack->kind);
+// Points the product of n rows at term k0. row: the first of the quantized rows, of k terms.
+static void point_at(struct gb_dot_q8 * p, int64_t k, int n, int kind, const char * row, int64_t k0, const int8_t ** q,
+    const float ** dx, const float ** s) {
+    const size_t size = gb_bytes_row_size(k, kind);
+    for (int r = 0; r < n; r++) {
+        const char * const x = row + (size_t) r * size;
+        q[r] = (const int8_t *) x + k0;
+        dx[r] = (const float *) (x + k) + k0 / 32;
+        s[r] = (const float *) (x + k) + k / 32 + k0 / gb_bytes_group(kind);
+    }
+    p->q = q;
+    p->dx = dx;
+    p->s = s;
+}
+
+// Adds the products with a column that is unpacked first, a part at a time.
+static void dots_unpacked(const struct gb_kernels * kernels, const struct gb_unpack * unpack, enum ggml_type type,
+    int64_t k, const char * w, int n, const char * row, float * y) {
     _Alignas(64) uint8_t u[GB_UNPACK_MAX]; // in whole cache lines
     _Alignas(64) float d[GB_UNPACK_MAX / 16], m[GB_UNPACK_MAX / 16];
-    float y[GB_BYTE_DOTS_ROWS] = { 0 };
     for (int64_t k0 = 0; k0 < k; k0 += GB_UNPACK_MAX) {
         const int64_t terms = GB_MIN(k - k0, GB_UNPACK_MAX);
         const size_t bytes = (size_t) (terms / ggml_blck_size(type)) * ggml_type_size(type);
+        struct gb_dot_q8 part = { .k = terms, .kind = unpack->kind, .n = n, .y = y, .u = u, .d = d, .m = m };
+        const int8_t * q[GB_BYTE_DOTS_ROWS];
+        const float *dx[GB_BYTE_DOTS_ROWS], *s[GB_BYTE_DOTS_ROWS];
         gb_prefetch(w + PREFETCH_AHEAD, bytes); // of the next columns, unless this is the last one
         unpack->fn(terms, u, d, m, w);
         w += bytes;
-        const int8_t * q[GB_BYTE_DOTS_ROWS];
-        const float *dx[GB_BYTE_DOTS_ROWS], *s[GB_BYTE_DOTS_ROWS];
-        for (int r = 0; r < n; r++) {
-            const char * const x = row + (size_t) r * size;
-            q[r] = (const int8_t *) x + k0;
-            dx[r] = (const float *) (x + k) + k0 / 32;
-            s[r] = (const float *) (x + k) + k / 32 + k0 / group;
-        }
-        kernels->dot_q8(&(struct gb_dot_q8){
-            .k = terms,
-            .kind = unpack->kind,
-            .n = n,
-            .y = y,
-            .u = u,
-            .d = d,
-            .m = m,
-            .q = q,
-            .dx = dx,
-            .s = s,
-        });
+        point_at(&part, k, n, unpack->kind, row, k0, q, dx, s);
+        kernels->dot_q8(&part);
+    }
+}
+
+void gb_bytes_dots(const struct gb_kernels * kernels, const struct gb_unpack * unpack, enum ggml_type type, int64_t k,
+    const char * w, int n, const char * row, float * const * dst, int64_t j) {
+    float y[GB_BYTE_DOTS_ROWS] = { 0 };
+    struct gb_dot_q8 all = { .k = k, .kind = unpack->kind, .n = n, .y = y };
+    const int8_t * q[GB_BYTE_DOTS_ROWS];
+    const float *dx[GB_BYTE_DOTS_ROWS], *s[GB_BYTE_DOTS_ROWS];
+    point_at(&all, k, n, unpack->kind, row, 0, q, dx, s);
+    if (!kernels->dot_column_q8((int) type, &all, w)) {
+        dots_unpacked(kernels, unpack, type, k, w, n, row, y);
     }
     for (int r = 0; r < n; r++) {
         dst[r][j] = y[r];
