@@ -105,7 +105,7 @@ def test_measuring_reports_errors():
 
 def test_all_operators_compute(backend):
     with ExitStack() as stack:
-        cases = list(op_cases(backend, Known(), stack, quick=True))  # type: ignore[arg-type]
+        cases = list(op_cases(backend, stack, quick=True))
         names = {c.name.split(" [")[0] for c in cases}
         assert len(names) == len(cases)
         required = {
@@ -230,7 +230,7 @@ def test_processor_time(tmp_path, capsys):
     assert "processor time" in capsys.readouterr().out
 
 
-def test_compare(written, tmp_path, capsys):
+def test_compare(written, capsys):
     file, _ = written
     data = json.loads(file.read_text())
     row = data["cases"].pop("f32 m=256 k=512 n=1")

@@ -199,7 +199,7 @@ def test_empty_tensors(ctx, cpu):
     assert function(np.empty((0, 8), np.float32), np.empty((0, 8), np.float32))
 
 
-def test_threads_wait_for_each_other(scene, rng):
+def test_threads_wait_for_each_other(scene):
     _, function, _ = scene
 
     def work(seed):
