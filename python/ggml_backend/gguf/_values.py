@@ -222,7 +222,7 @@ def _scalar_type(value: Any) -> str:
 
 def _list_type(values: Sequence[Any]) -> str:
     if not values:
-        raise InvalidArgumentError("an empty list has no type: give one")
+        raise InvalidArgumentError("an empty list does not show its type: give one, such as 'arr[i32]'")
     if all(isinstance(v, (bool, np.bool_)) for v in values):
         return "bool"
     if all(isinstance(v, (int, np.integer)) and not isinstance(v, bool) for v in values):
