@@ -1,6 +1,6 @@
 """Compares the memory of the scheduler's plan with a lower bound, with best fit, and with no reuse.
 
-    python benchmarks/bench_graph_memory.py [--markdown] [--json FILE] [--only NAME ...]
+    python benchmarks/bench_graph_memory.py [--json FILE] [--only NAME ...]
 
 The graphs are those of ``python -m ggml_backend plan NAME``: blocks of a llama, a mixture of experts, the encoder of
 whisper, a UNet, an embedding model. Bytes are those of the arena, without weights and inputs.
@@ -165,7 +165,6 @@ def cells(r: dict[str, Any]) -> list[str]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--markdown", action="store_true")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--only", nargs="+", choices=_examples.NAMES)
     options = parser.parse_args()
@@ -189,12 +188,8 @@ def main() -> int:
         ],
         *map(cells, rows),
     ]
-    print_table(table, markdown=options.markdown)
-    if not options.markdown:
-        print(
-            "Sizes are KiB of the arena. Best fit: percent above the lower bound. Another order: percent above or below"
-            " ours."
-        )
+    print_table(table)
+    print("Sizes are KiB of the arena. Best fit: percent above the lower bound. Another order: percent from ours.")
     return 0
 
 

@@ -62,7 +62,6 @@ def main() -> int:
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--steps", type=int, default=20)
     parser.add_argument("--side", choices=["imports", "training"], help=argparse.SUPPRESS)
-    parser.add_argument("--markdown", action="store_true")
     parser.add_argument("--json", metavar="FILE", type=Path)
     args = parser.parse_args()
     if args.side:
@@ -78,7 +77,7 @@ def main() -> int:
         ["validation loss before", f"{before:.4f}"],
         [f"validation loss after {args.steps} steps", f"{after:.4f}"],
     ]
-    print_table([["what", "value"], *rows], markdown=args.markdown)
+    print_table([["what", "value"], *rows])
     if args.json:
         args.json.write_text(json.dumps({"columns": ["what", "value"], "rows": rows}, indent=1) + "\n")
     return 0

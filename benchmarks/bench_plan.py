@@ -1,7 +1,7 @@
 """Measures the memory planner on published instances, graphs of models and synthetic graphs.
 
-    python benchmarks/bench_plan.py [--budget-ms N] [--reproducible] [--json FILE] [--markdown] [FILE.csv ...]
-    python benchmarks/bench_plan.py --large [--budgets MS,...] [--reproducible] [--markdown] [NAME ...]
+    python benchmarks/bench_plan.py [--budget-ms N] [--reproducible] [--json FILE] [FILE.csv ...]
+    python benchmarks/bench_plan.py --large [--budgets MS,...] [--reproducible] [NAME ...]
 
 By default the program plans tests/data/minimalloc, tests/data/model-graphs, and two graphs of 10,000 buffers.
 D and J are also planned for the published capacity, as their lower bound may be out of reach. Percentages are above the
@@ -140,11 +140,11 @@ def large_row(name: str, budgets: list[int], *, reproducible: bool) -> list[str]
     return [name, str(len(lower)), over(plan.best_fit), greedy, *cells]
 
 
-def large(names: list[str], budgets: list[int], *, reproducible: bool, markdown: bool) -> None:
+def large(names: list[str], budgets: list[int], *, reproducible: bool) -> None:
     names = names or [f"{family}-{n}" for family in FAMILIES for n in (100, 1000, 10000, 100000)]
     titles = ["instance", "buffers", "best fit", "by size", *(f"{b} ms" for b in budgets)]
     made = (large_row(name, budgets, reproducible=reproducible) for name in names)
-    print_table([titles, *made], markdown=markdown)
+    print_table([titles, *made])
 
 
 def main() -> int:
@@ -155,12 +155,11 @@ def main() -> int:
     parser.add_argument("--budget-ms", type=int, default=5000, help="milliseconds, for instances in files (5000)")
     parser.add_argument("--reproducible", action="store_true", help="let steps end the search, not the clock")
     parser.add_argument("--json", type=Path)
-    parser.add_argument("--markdown", action="store_true")
     options = parser.parse_args()
     if options.large:
         budgets = [int(b) for b in options.budgets.split(",")]
         names = [str(f) for f in options.files]
-        large(names, budgets, reproducible=options.reproducible, markdown=options.markdown)
+        large(names, budgets, reproducible=options.reproducible)
         return 0
     result = rows(options.files, options.budget_ms, reproducible=options.reproducible)
     if options.json:
@@ -169,7 +168,7 @@ def main() -> int:
         ["instance", "buffers", "lower bound", "best fit", "ours", "above bound", "proved", "ms", "cpu ms"],
         *map(cells, result),
     ]
-    print_table(table, markdown=options.markdown)
+    print_table(table)
     return 0
 
 

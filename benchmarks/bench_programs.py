@@ -86,7 +86,7 @@ def main() -> None:
         ]
         rows.append([name, f"{median(found['program']) * 1e3:.1f}", *ratios])
         print(*rows[-1], flush=True)
-    print_table([columns, *rows], markdown=True)
+    print_table([columns, *rows])
     if args.json is not None:
         args.json.write_text(json.dumps({"columns": columns, "rows": rows}, indent=2))
 

@@ -1,6 +1,6 @@
 """Measures how much more a training step computes if its plan has less memory.
 
-    python benchmarks/bench_recompute.py [--markdown] [--json FILE]
+    python benchmarks/bench_recompute.py [--json FILE]
 
 The graphs are the loss and gradients of a transformer with twelve layers, and of the UNet of
 ``python -m ggml_backend plan unet``, with CONV_2D in place of columns. They have the gradients of all weights. For the
@@ -83,13 +83,12 @@ def measured(name: str, graph: gb.Graph, cpu: gb.Backend) -> list[list[str]]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--markdown", action="store_true")
     parser.add_argument("--json", metavar="FILE", type=Path)
     options = parser.parse_args()
     with gb.Backend("CPU") as cpu:
         rows = [*measured("transformer", transformer(), cpu), *measured("UNet", unet(("weight", "bias")), cpu)]
         rows += measured("UNet, biases", unet("bias"), cpu)
-    print_table([COLUMNS, *rows], markdown=options.markdown)
+    print_table([COLUMNS, *rows])
     if options.json:
         options.json.write_text(json.dumps({"columns": COLUMNS, "rows": rows}, indent=1) + "\n")
     return 0

@@ -172,7 +172,7 @@ def main() -> None:
         parser.error("model needs a file")
     else:
         columns, rows = model(args.file, args.threads, args.rounds, args.tokens)
-    print_table([columns, *([str(cell) for cell in row] for row in rows)], markdown=True)
+    print_table([columns, *([str(cell) for cell in row] for row in rows)])
     if args.json is not None:
         args.json.write_text(json.dumps({"columns": columns, "rows": rows}, indent=2))
 

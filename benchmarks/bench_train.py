@@ -110,7 +110,7 @@ def main() -> None:
         grown = int(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
         found[f"resident growth, {side}, MiB"] = grown / 2**20
     columns, rows = ["what", "value"], [[name, f"{value:.4g}"] for name, value in found.items()]
-    print_table([columns, *rows], markdown=True)
+    print_table([columns, *rows])
     if args.json is not None:
         args.json.write_text(json.dumps({"columns": columns, "rows": rows}, indent=2) + "\n")
 

@@ -2,7 +2,7 @@
 
     python benchmarks/compare_peers.py [products|small|ops|conv|attention|model|llama ...] [--threads N]
     [--only TEXT ...] [--sizes 16K 512K 8M 256M] [--rounds N] [--seconds S] [--compile] [--cpu] [--quick]
-    [--json FILE] [--markdown]
+    [--json FILE]
 
 The program names the libraries that are missing; install them with ``pip install torch onnxruntime onnx
 llama-cpp-python``. All sides get the same inputs and the same number of threads. NumPy uses the threads of its BLAS.
@@ -53,16 +53,18 @@ SUITES: dict[str, Callable[[Sides, Scope], Iterator[Work]]] = {
 }
 
 
-def row(name: str, result: dict[str, Any], markdown: bool) -> str:
+def row(name: str, result: dict[str, Any]) -> str:
     cells = [f"{result['median']:.4g} {result['unit']}"]
     for peer in PEERS:
         if peer in result["ratios"]:
             cells.append(f"{median(result['rounds'][peer]):.4g}, {result['ratios'][peer]:.2f} x")
         else:
             cells.append("-")
-    if markdown:
-        return f"| {name} | {' | '.join(cells)} |"
-    return f"{name:<44} {cells[0]:>20}   " + "   ".join(f"{c:>18}" for c in cells[1:])
+    return line(name, *cells)
+
+
+def line(name: str, ours: str, *peers: str) -> str:
+    return f"{name:<44} {ours:>20}   " + "   ".join(f"{peer:>18}" for peer in peers)
 
 
 def count(kind: type[int] | type[float]) -> Callable[[str], Any]:
@@ -94,7 +96,6 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--compile", action="store_true", help="also measure torch.compile")
     parser.add_argument("--cpu", action="store_true", help="use one thread and measure processor time")
     parser.add_argument("--quick", action="store_true", help="use tiny sizes, to check that the program works")
-    parser.add_argument("--markdown", action="store_true", help="print a table for a document")
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
     for name in args.suites:
@@ -130,9 +131,7 @@ def main() -> None:
         "absent": s.absent,
         "cases": {},
     }
-    if args.markdown:
-        titles = [f"{args.threads} threads", "ours", *(f"{p}, ratio" for p in PEERS)]
-        print(f"\n| {' | '.join(titles)} |\n|" + " --- |" * len(titles))
+    print(line(f"{args.threads} threads", "ours", *(f"{peer}, ratio" for peer in PEERS)))
     clock = PROCESS if args.cpu else WALL
     left_out = []
     for name in args.suites or SUITES:
@@ -140,7 +139,7 @@ def main() -> None:
             if args.only and not any(o in work.name for o in args.only):
                 continue
             result = results["cases"][work.name] = measure(s, work, args.rounds, args.seconds, args.pause, clock)
-            print(row(work.name, result, args.markdown), flush=True)
+            print(row(work.name, result), flush=True)
             left_out += [f"{work.name}: {peer} left out: {why}" for peer, why in result["left_out"].items()]
     print("\n".join(left_out))
     if args.json:

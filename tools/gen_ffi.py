@@ -15,6 +15,8 @@ import re
 import sys
 from pathlib import Path
 
+from cffi import FFI
+
 BEGIN = re.compile(r"^\s*// cdef: begin\b.*$", re.MULTILINE)
 END = re.compile(r"^\s*// cdef: end\b.*$", re.MULTILINE)
 COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
@@ -68,19 +70,12 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--module", required=True, help="full name of the module")
     parser.add_argument("--output", required=True, type=Path, help="C file to write")
-    parser.add_argument("--cdef", action="store_true", help="write the declarations instead of the module, for reading")
     parser.add_argument("headers", nargs="+", type=Path)
     options = parser.parse_args()
 
     # programs can override this macro, so it is outside of the marked region; the compiler checks the value
     defines: dict[str, int] = {"GGML_MAX_NAME": 64}
     cdef = "\n".join(declarations(marked_regions(h.read_text(), h.name), defines) for h in options.headers)
-    if options.cdef:
-        options.output.write_text(cdef + "\n")
-        return 0
-
-    from cffi import FFI
-
     ffi = FFI()
     ffi.cdef(cdef)
     ffi.set_source(options.module, "".join(f'#include "{h.name}"\n' for h in options.headers))

@@ -26,9 +26,9 @@ HEAD = """\
 // edit.
 //
 // A row of 8 values is 8 codes of 2 bits, a row of 4 values is 4 codes of 4 bits. The first value has the lowest bits.
-// grid.c has the values of the codes. Rows ascend. The array `first` finds rows by their upper byte. Half a byte has 8
-// states in rows of 4 values (one code, 0 to 7), and 9 in rows of 8 (two codes, 0 to 2). With state i in the lower
-// half and j in the upper, rows begin at first[8 j + i] or first[9 j + i], and end at the next entry of `first`.
+// grid.c has the values of the codes. Rows ascend. The array `first` finds rows by their upper byte. In rows of 4 each
+// half of this byte is one code (0 to 7): 8 cases. In rows of 8 it is two codes (0 to 2): 9 cases. If the lower half is
+// case i and the upper half case j, the rows are first[8 j + i] (or 9 j + i) up to the next entry of `first`.
 #ifndef GB_GRID_TABLE // a file that includes this one for tables in other memory defines their declaration
 #include "tensor/quant/grid.h"
 #define GB_GRID_TABLE const
@@ -64,8 +64,8 @@ def main() -> None:
         rows = packed(codes)
         assert (np.diff(rows.astype(int)) > 0).all()
         print_table(f"gb_grid_rows_{name}", [f"0x{row:04x}," for row in rows])
-        states = np.arange(8) if codes.shape[1] == 4 else (np.arange(9) % 3 + 4 * (np.arange(9) // 3))
-        upper = (states[:, None] * 16 + states[None, :]).reshape(-1)
+        cases = np.arange(8) if codes.shape[1] == 4 else (np.arange(9) % 3 + 4 * (np.arange(9) // 3))
+        upper = (cases[:, None] * 16 + cases[None, :]).reshape(-1)
         print_table(f"gb_grid_first_{name}", [f"{i:4}," for i in [*np.searchsorted(rows >> 8, upper), len(rows)]])
 
 

@@ -43,14 +43,14 @@ GGML_API enum ggml_status ggml_backend_tensor_get_top(const struct ggml_tensor *
 struct ggml_backend_file_fill {
     struct ggml_tensor * tensor;
     size_t offset;     // offset in the tensor
-    size_t size;  // bytes
-    const char * path;  // the file's path on this host
+    size_t size;       // bytes
+    const char * path; // the file's path on this host
     uint64_t at;       // offset in the file
-    const void * data;  // the bytes on this host, for example in the mapped file
+    const void * data; // the bytes on this host, for example in the mapped file
 
     // results
     uint8_t digest[GGML_FILE_DIGEST_SIZE]; // of the bytes: BLAKE2b without a key (RFC 7693)
-    bool asked;  // the device got a request, so `digest` is known
+    bool asked;                            // the device got a request, so `digest` is known
     bool filled;                           // the device has read the bytes itself
 };
 
@@ -61,8 +61,8 @@ struct ggml_backend_file_fill {
 // failure some parts may be filled, and no request is pending.
 GGML_API enum ggml_status ggml_backend_fill_from_files(struct ggml_backend_file_fill * fills, size_t n);
 // Call this after you set a part that was `asked` and not `filled`. The device may store its bytes
-// under their digest and use them for the same content later. A device that stores nothing is no
-// error.
+// under their digest and use them for the same content later. It is no error if the device stores
+// nothing.
 GGML_API enum ggml_status ggml_backend_keep_file(const struct ggml_backend_file_fill * fill);
 
 // -------------------------------------------------------------------------------------------------------------- events
@@ -93,8 +93,8 @@ GGML_API void ggml_graph_set_fusion(bool on);
 
 // One attempt to load a module (ggml-backend-module.h). Valid until the process ends.
 struct ggml_backend_load_record {
-    const char * path;  // resolved; as given if resolving failed
-    const char * name;  // of the module; "" if it has none
+    const char * path; // absolute; the caller's text if the file was not found
+    const char * name; // of the module; "" if it has none
     enum ggml_status status;
     const char * message; // why it failed; "" on success
     size_t n_backends;    // registry entries that it added

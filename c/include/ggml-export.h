@@ -1,4 +1,4 @@
-// ggml-export.h - declarations of the public headers: visibility, calling convention, attributes.
+// ggml-export.h - macros for public declarations: visibility, calling convention, attributes.
 #ifndef GGML_EXPORT_H
 #define GGML_EXPORT_H
 

@@ -151,7 +151,7 @@ static GGML_CALL const char * buffer_name(ggml_backend_buffer_t buffer) {
     return ((const struct memory *) buffer->context)->device->info.name;
 }
 
-// The number of addresses that memory of a device takes. A buffer of 0 bytes also has an address of its own.
+// The number of addresses that a buffer of `size` bytes reserves. An empty buffer has an address, too.
 static size_t n_addresses(size_t size) { return size > 0 ? size : 1; }
 
 static GGML_CALL void buffer_free(ggml_backend_buffer_t buffer) {

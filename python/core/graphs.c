@@ -427,7 +427,7 @@ int gbpy_graph_check_lent(struct gbpy_handle * graph, struct ggml_tensor ** tens
         const struct ggml_tensor * t = tensors[i];
         char name[160];
         gbpy_describe(t, name, sizeof(name));
-        const char * why = is_among(t, tensors, i) ? "is there twice"
+        const char * why = is_among(t, tensors, i) ? "occurs twice"
                            : t->view_src != NULL   ? "is a view: give the tensor that it views"
                            : gbpy_is_constant(t)   ? "is a constant, which has its own memory"
                            : !is_among(t, c->leafs, c->n_leafs) && !is_among(t, c->nodes, c->n_nodes)

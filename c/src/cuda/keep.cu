@@ -10,8 +10,8 @@
 // memory decides the same.
 //
 // Invariant: kept data equal what would be made again now. A dry run of tensors without memory
-// detects no writes to sources. So data live there at least as long as in the run, and the measured
-// memory is enough.
+// detects no writes to sources. So it keeps data at least as long as the run does, and measures
+// enough memory.
 #include <string.h>
 
 #include "cuda/op.h"

@@ -106,7 +106,7 @@ struct ggml_tensor * ggml_flash_ff(struct ggml_context * ctx, struct ggml_tensor
     return gb_op_sources(ctx, node, GB_GRAD_INHERIT, a, b0, b1);
 }
 
-// ------------------------------------------------------------------------------------------------------------ as built
+// ----------------------------------------------------------------------------------------------- checks of built nodes
 
 // These functions check whether the builder could have made node t. The table in validate.c calls
 // them.

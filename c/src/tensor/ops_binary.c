@@ -216,7 +216,7 @@ struct ggml_tensor * ggml_set_2d_inplace(struct ggml_context * ctx, struct ggml_
     return set_like(ctx, __func__, a, b, &nb1, offset, true);
 }
 
-// ------------------------------------------------------------------------------------------------------------ as built
+// ----------------------------------------------------------------------------------------------- checks of built nodes
 
 static bool is_binary(gb_ct t) { return gb_check_binary(NULL, t->src[0], t->src[1]) && gb_is_like(t, t->src[0]); }
 

@@ -96,7 +96,7 @@ struct ggml_tensor * ggml_col2im_1d(struct ggml_context * ctx, struct ggml_tenso
     return gb_op_sources(ctx, node, GB_GRAD_NONE, a, NULL, NULL);
 }
 
-// ------------------------------------------------------------------------------------------------------------ as built
+// ----------------------------------------------------------------------------------------------- checks of built nodes
 
 bool gb_built_im2col_3d(gb_ct t) {
     return check_im2col_3d(NULL, t->src[0], t->src[1], t->op_params) &&

@@ -288,7 +288,7 @@ struct ggml_tensor * ggml_conv_transpose_2d_p0(struct ggml_context * ctx, struct
     return gb_op_sources(ctx, node, GB_GRAD_INHERIT, a, b, NULL);
 }
 
-// ------------------------------------------------------------------------------------------------------------ as built
+// ----------------------------------------------------------------------------------------------- checks of built nodes
 
 bool gb_built_im2col(gb_ct t) {
     const int32_t * p = t->op_params;

@@ -117,7 +117,7 @@ struct ggml_tensor * ggml_diag(struct ggml_context * ctx, struct ggml_tensor * a
     return gb_op_sources(ctx, node, GB_GRAD_INHERIT, a, NULL, NULL);
 }
 
-// ------------------------------------------------------------------------------------------------------------ as built
+// ----------------------------------------------------------------------------------------------- checks of built nodes
 
 // A copy that a program makes itself may change the shape and the type, like several builders
 // together. It writes to the node. src[1] of CPY only names the owner of that memory.

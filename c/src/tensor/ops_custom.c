@@ -212,7 +212,7 @@ struct ggml_tensor * ggml_custom(struct ggml_context * ctx, enum ggml_type type,
     return gb_op_sources(ctx, node, GB_GRAD_INHERIT, first[0], first[1], first[2]);
 }
 
-// ------------------------------------------------------------------------------------------------------------ as built
+// ----------------------------------------------------------------------------------------------- checks of built nodes
 
 static bool has_fun(gb_ct t) {
     void (*fun)(void) = NULL;

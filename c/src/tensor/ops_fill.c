@@ -84,7 +84,7 @@ struct ggml_tensor * ggml_timestep_embedding(struct ggml_context * ctx, struct g
     return gb_op_sources(ctx, node, GB_GRAD_NONE, timesteps, NULL, NULL);
 }
 
-// ------------------------------------------------------------------------------------------------------------ as built
+// ----------------------------------------------------------------------------------------------- checks of built nodes
 
 bool gb_built_fill(gb_ct t) { return gb_check_1(NULL, t->src[0]) && gb_is_like(t, t->src[0]); }
 

@@ -72,7 +72,7 @@ struct ggml_tensor * ggml_swiglu_oai(struct ggml_context * ctx, struct ggml_tens
     return node;
 }
 
-// ------------------------------------------------------------------------------------------------------------ as built
+// ----------------------------------------------------------------------------------------------- checks of built nodes
 
 bool gb_built_glu(gb_ct t) {
     gb_ct a = t->src[0], b = t->src[1];

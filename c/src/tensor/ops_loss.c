@@ -54,7 +54,7 @@ struct ggml_tensor * ggml_cross_entropy_loss_eps_back(struct ggml_context * ctx,
                : NULL;
 }
 
-// ------------------------------------------------------------------------------------------------------------ as built
+// ----------------------------------------------------------------------------------------------- checks of built nodes
 
 // True if the node has a valid eps, or none.
 static bool has_eps(gb_ct t) {

@@ -71,7 +71,7 @@ struct ggml_tensor * ggml_out_prod(struct ggml_context * ctx, struct ggml_tensor
     return gb_op_sources(ctx, node, GB_GRAD_INHERIT, a, b, NULL);
 }
 
-// ------------------------------------------------------------------------------------------------------------ as built
+// ----------------------------------------------------------------------------------------------- checks of built nodes
 
 bool gb_built_mul_mat(gb_ct t) {
     return gb_check_mul_mat(NULL, t->src[0], t->src[1]) && gb_is_shape(t, gb_shape_mul_mat(t->src[0], t->src[1]));

@@ -104,7 +104,7 @@ struct ggml_tensor * ggml_silu_back(struct ggml_context * ctx, struct ggml_tenso
     return gb_op_sources(ctx, gb_op_like(ctx, __func__, GGML_OP_SILU_BACK, a, false), GB_GRAD_INHERIT, a, b, NULL);
 }
 
-// ------------------------------------------------------------------------------------------------------------ as built
+// ----------------------------------------------------------------------------------------------- checks of built nodes
 
 bool gb_built_norm(gb_ct t) {
     return gb_check_norm(NULL, t->src[0], gb_op_param_f32(t, 0)) && gb_is_like(t, t->src[0]);

@@ -63,7 +63,7 @@ struct ggml_tensor * ggml_opt_step_sgd(struct ggml_context * ctx, struct ggml_te
                                                         : NULL;
 }
 
-// ------------------------------------------------------------------------------------------------------------ as built
+// ----------------------------------------------------------------------------------------------- checks of built nodes
 
 bool gb_built_opt_step_adamw(gb_ct t) {
     gb_ct a = t->src[0], b = t->src[1], c = t->src[2];

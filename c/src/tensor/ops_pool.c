@@ -48,7 +48,7 @@ struct ggml_tensor * ggml_pad(struct ggml_context * ctx, struct ggml_tensor * a,
     return gb_op_sources(ctx, node, GB_GRAD_INHERIT, a, NULL, NULL);
 }
 
-// ------------------------------------------------------------------------------------------------------------ as built
+// ----------------------------------------------------------------------------------------------- checks of built nodes
 
 bool gb_built_pool_1d(gb_ct t) {
     const int32_t * p = t->op_params;

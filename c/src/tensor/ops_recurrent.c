@@ -219,7 +219,7 @@ struct ggml_tensor * ggml_gated_delta_net(struct ggml_context * ctx, struct ggml
     return with_sources(ctx, node, 2, &call);
 }
 
-// ------------------------------------------------------------------------------------------------------------ as built
+// ----------------------------------------------------------------------------------------------- checks of built nodes
 
 bool gb_built_ssm_conv(gb_ct t) {
     return check_ssm_conv(NULL, t->src[0], t->src[1]) && gb_is_shape(t, shape_ssm_conv(t->src[0], t->src[1]));

@@ -103,7 +103,7 @@ struct ggml_tensor * ggml_concat(struct ggml_context * ctx, struct ggml_tensor *
     return gb_op_sources(ctx, node, GB_GRAD_INHERIT, a, b, NULL);
 }
 
-// ------------------------------------------------------------------------------------------------------------ as built
+// ----------------------------------------------------------------------------------------------- checks of built nodes
 
 bool gb_built_sum(gb_ct t) { return gb_check_1(NULL, t->src[0]) && gb_is_shape(t, gb_shape_scalar()); }
 

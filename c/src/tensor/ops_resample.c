@@ -155,7 +155,7 @@ struct ggml_tensor * ggml_roll(struct ggml_context * ctx, struct ggml_tensor * a
     return gb_op_sources(ctx, node, GB_GRAD_INHERIT, a, NULL, NULL);
 }
 
-// ------------------------------------------------------------------------------------------------------------ as built
+// ----------------------------------------------------------------------------------------------- checks of built nodes
 
 bool gb_built_interpolate(gb_ct t) { return check_interpolate(NULL, t->src[0], t->ne, (uint32_t) t->op_params[0]); }
 

@@ -235,7 +235,7 @@ void ggml_rope_yarn_corr_dims(int n_dims, int n_orig_ctx, float freq_base, float
     dims[1] = fminf((float) ((int64_t) n_dims - 1), ceilf(turning_dim(n_dims, n_orig_ctx, freq_base, beta_slow)));
 }
 
-// ------------------------------------------------------------------------------------------------------------ as built
+// ----------------------------------------------------------------------------------------------- checks of built nodes
 
 // The parameters that the node stores.
 static struct gb_rope rope_of(gb_ct t) {

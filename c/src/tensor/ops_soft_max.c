@@ -135,7 +135,7 @@ struct ggml_tensor * ggml_alibi(struct ggml_context * ctx, struct ggml_tensor * 
     return gb_op_sources(ctx, node, GB_GRAD_NONE, a, NULL, NULL);
 }
 
-// ------------------------------------------------------------------------------------------------------------ as built
+// ----------------------------------------------------------------------------------------------- checks of built nodes
 
 bool gb_built_soft_max(gb_ct t) {
     return gb_check_soft_max(NULL, t->src[0], t->src[1]) && gb_check_sinks(NULL, t->src[0], t->src[2], t->ne[2]) &&

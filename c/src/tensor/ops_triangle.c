@@ -49,7 +49,7 @@ struct ggml_tensor * ggml_solve_tri(struct ggml_context * ctx, struct ggml_tenso
     return gb_op_sources(ctx, node, GB_GRAD_NONE, a, b, NULL);
 }
 
-// ------------------------------------------------------------------------------------------------------------ as built
+// ----------------------------------------------------------------------------------------------- checks of built nodes
 
 bool gb_built_cumsum(gb_ct t) { return gb_check_1(NULL, t->src[0]) && gb_is_like(t, t->src[0]); }
 

@@ -149,7 +149,7 @@ struct ggml_tensor * ggml_xielu(struct ggml_context * ctx, struct ggml_tensor * 
     return gb_op_sources(ctx, node, GB_GRAD_INHERIT, a, NULL, NULL);
 }
 
-// ------------------------------------------------------------------------------------------------------------ as built
+// ----------------------------------------------------------------------------------------------- checks of built nodes
 
 bool gb_built_unary(gb_ct t) {
     return gb_check_unary(NULL, t->src[0], (enum ggml_unary_op) t->op_params[0]) && gb_is_like(t, t->src[0]);

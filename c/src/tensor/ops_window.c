@@ -52,7 +52,7 @@ struct ggml_tensor * ggml_add_rel_pos_inplace(struct ggml_context * ctx, struct 
     return add_rel_pos(ctx, __func__, a, pw, ph, true);
 }
 
-// ------------------------------------------------------------------------------------------------------------ as built
+// ----------------------------------------------------------------------------------------------- checks of built nodes
 
 bool gb_built_win_part(gb_ct t) {
     const int w = t->op_params[2];

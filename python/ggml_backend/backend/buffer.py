@@ -98,7 +98,7 @@ class BufferType(Local):
         if size < 0:
             raise InvalidArgumentError(f"BufferType.allocate: size {size} is negative")
         if size >= 2**64:
-            raise AllocationError(f"BufferType.allocate: no memory has {size} bytes")
+            raise AllocationError(f"BufferType.allocate: {size} bytes exceed the address space")
         h, parent = new_handle(), self._parent
         status = lib.gbpy_open_buffer(h, self._ptr, size, usage_number, parent.h if parent is not None else ffi.NULL)
         if status:

@@ -114,7 +114,7 @@ def _run_model(path: str, arguments: list[str]) -> int:
     from .bench._files import work_of
 
     if arguments:
-        raise InvalidArgumentError(f"profile: {arguments[0]}: a model file takes no arguments; options stand before it")
+        raise InvalidArgumentError(f"profile: {arguments[0]}: a model file takes no arguments; put options before it")
     with work_of(path) as (_, kinds):
         for i in range(2):
             for _, work in kinds.values():

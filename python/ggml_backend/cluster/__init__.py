@@ -233,11 +233,11 @@ def _rank(number: int, facts: dict[str, Any], peer: Peer | None) -> Rank:
     )  # fmt: skip
 
 
-def _started(transport: Transport, options: Options, version: str = _version) -> Cluster:
+def _started(transport: Transport, options: Options) -> Cluster:
     """Starts rank 0. The other ranks serve, or start to serve at the same time."""
     if current[0] is not None:
         raise StateError("cluster: a cluster is already open; close() it first")
-    conductor = Conductor(transport, version, options)
+    conductor = Conductor(transport, _version, options)
     try:
         conductor.greet()
         for rank in conductor.peers:

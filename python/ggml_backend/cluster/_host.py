@@ -52,6 +52,7 @@ from ._worker import ABSENT, differs, facts
 
 __all__ = ["Arrival", "Conductor", "Loss", "Peer", "Place", "Question", "Queue", "arrivals_of", "failure_of"]
 
+_MAX_INLINE = 8192  # bytes that a command carries itself
 _MAX_UNACKNOWLEDGED = 256 << 20  # bytes sent to a rank and not yet acknowledged
 _FLUSH = 32 << 10  # bytes of commands to send at once
 _LOOK = 16  # messages between two polls without a waiting caller
@@ -722,10 +723,10 @@ class Conductor:
 
     # -------------------------------------------------------------------------------------------------------- transfers
 
-    def to_rank(self, peer: Peer, memory: int, offset: int, data: memoryview, inline: int = 8192) -> None:
+    def to_rank(self, peer: Peer, memory: int, offset: int, data: memoryview) -> None:
         """Copies host bytes to memory of a rank. You may change them when the call returns."""
         self._wait_for_host(data)
-        if len(data) <= inline:
+        if len(data) <= _MAX_INLINE:
             self.add(peer, m.command(What.PUT, memory, offset, more=data))
             return
         for at, nbytes in m.pieces_of(len(data)):

@@ -101,11 +101,11 @@ class UnknownType(DType):
     def refuse(self, what: str) -> UnsupportedError:
         """Makes the error for a tensor of this type. ``what`` names the tensor."""
         return UnsupportedError(
-            f"{what}: tensor type {self.id} is not known here: its bytes can be looked at and copied only"
+            f"{what}: this version does not know tensor type {self.id}: it can only read and copy its bytes"
         )
 
     def row_nbytes(self, n: int) -> int:
-        raise self.refuse("row_size")
+        raise self.refuse("row_nbytes")
 
     def __repr__(self) -> str:
         return f"<unknown tensor type {self.id}>"
@@ -184,7 +184,7 @@ def _strings(meta: Any, index: int, n: int) -> list[str]:
 
 
 def _integer_type(low: int, high: int, smallest: str) -> str:
-    """The smallest type, from ``smallest`` up, that holds low .. high."""
+    """The smallest type, from ``smallest`` up, that holds low to high."""
     for name in (smallest, "i32", "u32", "i64", "u64"):
         info = np.iinfo(ELEMENTS[name][1])
         if info.min <= low and high <= info.max:
@@ -222,7 +222,7 @@ def _scalar_type(value: Any) -> str:
 
 def _list_type(values: Sequence[Any]) -> str:
     if not values:
-        raise InvalidArgumentError("an empty list has no type: give one")
+        raise InvalidArgumentError("an empty list does not show its type: give one, such as 'arr[i32]'")
     if all(isinstance(v, (bool, np.bool_)) for v in values):
         return "bool"
     if all(isinstance(v, (int, np.integer)) and not isinstance(v, bool) for v in values):

@@ -214,7 +214,7 @@ class Writer(Owner):
         copied = (k for k in file.metadata if k not in self._added and (file.is_part or not k.startswith("split.")))
         for key in copied if keys is True else _list(keys):
             if key in self._added:
-                raise InvalidArgumentError(f"Writer.copy_from: key {key!r} was added already: copy it before, or not")
+                raise InvalidArgumentError(f"Writer.copy_from: key {key!r} was added already: leave it out of keys")
             check(lib.gbpy_gguf_copy_pair(meta.ptr, source.ptr, file.metadata._id(key)), "copy_from")
         for name in file.tensors if tensors is True else _list(tensors):
             self.add_tensor(name, file.tensors[name])

@@ -288,7 +288,7 @@ class TextModel(Model):
         for rule in rules:
             if rule not in _RULES:
                 raise TypeError(
-                    f"generate: {rule!r} is none of its options and rules: max_tokens, stop, sampling,"
+                    f"generate: {rule!r} is not one of its options and rules: max_tokens, stop, sampling,"
                     f" {', '.join(_RULES)}"
                 )
         if sampling is not None and rules:

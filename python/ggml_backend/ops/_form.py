@@ -162,7 +162,7 @@ def reduced(op: str, a: Tensor, axis: Axes, keepdims: bool, row_by_row: Callable
 
 def in_place(inplace: bool) -> str:
     """The reason for ``only_last`` of an in-place operation: along other axes rows are copied."""
-    return "in place it works along that alone" if inplace else ""
+    return "inplace=True works along the last axis only" if inplace else ""
 
 
 def each_row(a: Tensor) -> Tensor:

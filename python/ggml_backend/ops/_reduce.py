@@ -55,7 +55,7 @@ def mean(a: Tensor, axis: Axes = None, *, keepdims: bool = False) -> Tensor:
     """
     if axis is None:
         if expect_bool(keepdims, "mean: keepdims"):
-            raise InvalidArgumentError("mean: keepdims goes with an axis; without one the last axis stays with size 1")
+            raise InvalidArgumentError("mean: keepdims=True needs an axis; without an axis the last one keeps size 1")
         return _mean_of_rows(a)
     return reduced("mean", a, axis, expect_bool(keepdims, "mean: keepdims"), _mean_of_rows)
 
@@ -74,7 +74,7 @@ def argmax(a: Tensor, axis: int | None = None, *, keepdims: bool = False) -> Ten
     """
     if axis is None:
         if expect_bool(keepdims, "argmax: keepdims"):
-            raise InvalidArgumentError("argmax: keepdims goes with an axis")
+            raise InvalidArgumentError("argmax: keepdims=True needs an axis")
         return _argmax_of_rows(a)
     given: object = axis
     if isinstance(given, (tuple, list)):

@@ -75,7 +75,7 @@ def _amounts(amounts: Amounts) -> list[tuple[int, int]]:
     if len(pairs) > MAX_DIMS:
         raise InvalidArgumentError(f"pad: {len(pairs)} amounts, at most {MAX_DIMS} axes are possible")
     if any(n < 0 for both in pairs for n in both):
-        raise InvalidArgumentError(f"pad: amounts are not negative, but {amounts}")
+        raise InvalidArgumentError(f"pad: amounts must not be negative, are {amounts}")
     return [*reversed(pairs), *[(0, 0)] * (MAX_DIMS - len(pairs))]
 
 
@@ -96,7 +96,7 @@ def pad(a: Tensor, amounts: Amounts, mode: PadMode = "constant") -> Tensor:
     number = choice("pad", "mode", mode, {"constant": 0, "wrap": 1, "reflect": 2})
     if number == 2:
         if used not in ([], [0]):
-            raise InvalidArgumentError("pad: mode 'reflect' works along the last axis alone")
+            raise InvalidArgumentError("pad: mode 'reflect' works along the last axis only")
         return build("pad", lib.ggml_pad_reflect_1d, (a,), *pairs[0], ndim=ndim)
     flat = [n for both in pairs for n in both]
     if not any(before for before, _ in pairs):

@@ -61,7 +61,8 @@ def _rope_of_today(
     if not number & lib.GGML_ROPE_EXACT:
         raise InvalidArgumentError(f"{op}: factors and an offset need an exact mode, such as 'normal_exact'")
     if sectioned != (sections is not None):
-        raise InvalidArgumentError(f"{op}: sections go with the modes {', '.join(map(repr, _SECTIONED))}")
+        modes = ", ".join(map(repr, _SECTIONED))
+        raise InvalidArgumentError(f"{op}: the modes {modes} need sections, and others take none")
     forms = _TODAY[op][2 if sectioned else 0 :]
     function = forms[1 if expect_bool(inplace, f"{op}: inplace") else 0]
     pairs = () if sections is None else (_four(op, sections),)

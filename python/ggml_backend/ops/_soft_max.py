@@ -45,9 +45,9 @@ def softmax(
 ) -> Tensor:
     """``softmax(scale a + mask)`` of each row. ``a`` and ``mask`` are contiguous.
 
-    mask: float32 or float16 ``(..., m, n)`` for ``a (..., heads, rows, n)``. ``m`` divides ``rows``, or is at
-        least that: then row i of the mask is for row i. Its other sizes divide those of ``a``, and repeat.
-    sinks: float32 ``(heads,)``: one more logit of each head, which takes a share and has no place in the result
+    mask: float32 or float16 ``(..., m, n)`` for ``a (..., heads, rows, n)``. If ``m >= rows``, row i of the mask
+        is for row i of ``a``. Otherwise ``m`` divides ``rows``, and the mask repeats, as along its other axes.
+    sinks: float32 ``(heads,)``: one more logit of each head, which adds to the sum and has no element in the result
 
     max_bias: if above 0, the mask is multiplied by the slope of the head. Heads are the axis before the last
         two of ``a``. A mask of negative distances gives the linear biases of ALiBi (Press et al. 2022,
@@ -65,7 +65,7 @@ def softmax(
         check(lib.ggml_soft_max_add_sinks(y._p, sinks._live()), "softmax")
         return y
     if not are((axis,), (-1,)):
-        only_last = in_place(inplace) if mask is None else "a mask is laid over the rows along that alone"
+        only_last = in_place(inplace) if mask is None else "a mask applies to rows along the last axis only"
 
         def row_by_row(rows: Tensor) -> Tensor:
             return softmax(rows, mask, scale, inplace=inplace, max_bias=max_bias)

@@ -119,7 +119,7 @@ class Runs:
             tensors = [None if name is None else step.outputs[name].tensor for name, _ in variant.results]
             made = {label: t for label, t in zip(labels, tensors, strict=True) if t is not None}
             if step.graph is None or len({*made.values()}) < len(tensors):
-                raise UnsupportedError("export_graph: a result of the program is a constant, or is there twice")
+                raise UnsupportedError("export_graph: a result of the program is a constant, or occurs twice")
             self._engine.scheduler.allocate(step.graph)
             before = {t: t.name for t in made.values()}
             try:

@@ -22,11 +22,13 @@ from .scheduler import Scheduler
 
 __all__ = ["calibrate", "check_size"]
 
+_ROUND = 2e-4  # seconds; shortest round
 
-def _median_us(run: Callable[[], Any], repeats: int = 5, least_us: float = 200.0) -> float:
+
+def _median_us(run: Callable[[], Any], repeats: int = 5) -> float:
     """Warms up twice, then takes the median of rounds that are long enough for the clock."""
     run()
-    calls = max(1, math.ceil(least_us * 1e-6 / max(once(run), 1e-9)))
+    calls = max(1, math.ceil(_ROUND / max(once(run), 1e-9)))
     return median(series(run, calls) * 1e6 for _ in range(repeats))
 
 

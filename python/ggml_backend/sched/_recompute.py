@@ -25,13 +25,13 @@ if TYPE_CHECKING:
 __all__ = ["Recomputation", "recomputed"]
 
 _TRIALS = 6
-_ORDERS = 3  # each search for an order begins with the last one
+_ORDERS = 3  # searches for an order; each begins with the order that the search before it found
 Found = tuple[Graph, "Recomputation", dict[Tensor, Tensor]]
 
 
 @dataclass(frozen=True)
 class Recomputation:
-    """What a plan with ``max_bytes`` computes again, and what that costs.
+    """The nodes that a plan with ``max_bytes`` computes again, and the price.
 
     Work counts an operation as 1, and a byte that is read or written as 8.
     """
@@ -49,7 +49,7 @@ def _peak(plan: Plan) -> int:
 
 
 class _Search:
-    """Graphs with the results of ``graph``, and their plans."""
+    """Finds graphs that compute the same results as ``graph`` with less memory."""
 
     def __init__(self, sched: Scheduler, graph: Graph, plan: Plan, draft: Callable[[Graph], Plan]) -> None:
         self.sched, self.graph, self.draft = sched, graph, draft
@@ -68,7 +68,7 @@ class _Search:
             fresh.adopt(other, "Scheduler.prepare")
         pointer = lib.ggml_graph_recompute(fresh.ptr, core.ptr, max_bytes, self.counted, info)
         if not pointer:
-            if max_bytes >= info.least:  # it did not fail for the limit
+            if max_bytes >= info.least:  # the limit is not the reason of the failure
                 raise_last("Scheduler.prepare")
             return None, info
         made = GraphCore(pointer, fresh)
@@ -102,7 +102,7 @@ class _Search:
         target, lowest, is_least = max_bytes, 0, False
         for trial in range(_TRIALS):
             found, about = self.find(target)
-            if found is None:  # the target is below the least
+            if found is None:  # no graph needs so little
                 target, is_least = int(about.least), True
                 found, about = self.find(target)
                 assert found is not None

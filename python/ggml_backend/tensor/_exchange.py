@@ -81,14 +81,14 @@ def _is_pair(value: Any) -> bool:
 def give(t: Tensor, stream: Any, max_version: Any, dl_device: Any, copy: bool | None) -> Any:
     """The result of ``Tensor.__dlpack__``. Raises BufferError if the tensor cannot be exported."""
     if max_version is not None and not _is_pair(max_version):
-        raise TypeError(f"DLPack: max_version is None or (major, minor), not {max_version!r:.60}")
+        raise TypeError(f"DLPack: max_version must be None or (major, minor), not {max_version!r:.60}")
     if dl_device is not None and not _is_pair(dl_device):
-        raise TypeError(f"DLPack: dl_device is None or (kind, number), not {dl_device!r:.60}")
+        raise TypeError(f"DLPack: dl_device must be None or (kind, number), not {dl_device!r:.60}")
     if copy is not None and not isinstance(copy, (bool, np.bool_)):
-        raise TypeError(f"DLPack: copy is None, True or False, not {copy!r:.60}")
+        raise TypeError(f"DLPack: copy must be None, True or False, not {copy!r:.60}")
     p = t._live()
     if stream is not None:
-        raise InvalidArgumentError(f"DLPack: host memory has no streams: stream is None, not {stream!r:.60}")
+        raise InvalidArgumentError(f"DLPack: host memory has no streams: stream must be None, not {stream!r:.60}")
     if dl_device is not None and tuple(dl_device) != CPU:
         raise BufferError(f"{t.describe()} is given in host memory, (1, 0), not in {tuple(dl_device)}")
     versioned = max_version is not None and max_version[0] >= 1

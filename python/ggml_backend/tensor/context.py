@@ -75,7 +75,7 @@ class Context(Handle):
         if mem_size < 0:
             raise InvalidArgumentError(f"Context: mem_size {mem_size} is negative")
         if mem_size >= 2**63:
-            raise AllocationError(f"Context: no memory has {mem_size} bytes")
+            raise AllocationError(f"Context: {mem_size} bytes exceed the address space")
         if no_alloc is not None:
             warn_of("Context: no_alloc=False", "allocate=True")
             allocate = not expect_bool(no_alloc, "Context: no_alloc")

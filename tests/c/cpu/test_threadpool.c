@@ -62,7 +62,7 @@ static void runs_every_share_once(void) {
     }
 }
 
-static void caps_at_its_size(void) {
+static void a_run_has_at_most_the_threads_of_its_pool(void) {
     struct gb_cpu_pool * pool = gb_cpu_pool_new(2);
     REQUIRE(pool != NULL);
     struct tally t = { .expected_nth = 2 };
@@ -72,7 +72,7 @@ static void caps_at_its_size(void) {
     gb_cpu_pool_free(pool);
 }
 
-// A run of fewer threads: returns their number, and checks that each ran once.
+// Runs n threads, or fewer if `rest` allows it. Returns their number. Checks that each ran once.
 static int threads_of(struct gb_cpu_pool * pool, int n, struct gb_cpu_rest * rest) {
     struct tally t = { .expected_nth = n };
     CHECK_INT(gb_cpu_pool_run(pool, n, count, NULL, rest, &t), GGML_STATUS_SUCCESS);
@@ -87,7 +87,7 @@ static int threads_of(struct gb_cpu_pool * pool, int n, struct gb_cpu_rest * res
 
 // The caller runs alone if this is allowed and a thread sleeps, unless the last run ended a moment
 // ago.
-static void sleepers_may_rest(void) {
+static void the_caller_may_leave_sleeping_workers_asleep(void) {
     struct gb_cpu_pool * pool = gb_cpu_pool_new(3);
     REQUIRE(pool != NULL);
     struct gb_cpu_rest rest = { .may_be_alone = true };
@@ -163,7 +163,7 @@ static void thousands_of_tiny_runs(void) {
     gb_cpu_pool_free(pool);
 }
 
-// ------------------------------------------------------------------------------------------------------------ meetings
+// ------------------------------------------------------------------------------------------------------------ barriers
 
 #define ROUNDS (UNDER_TSAN ? 40 : 400)
 
@@ -399,7 +399,7 @@ static void workers_keep_their_mask(void) {
 
 #else
 
-static void workers_keep_their_mask(void) { SKIP("only Linux tells the mask of a thread"); }
+static void workers_keep_their_mask(void) { SKIP("only Linux reports the mask of a thread"); }
 
 #endif
 
@@ -549,8 +549,9 @@ static void out_of_memory(void) {
     CHECK_INT(gb_test_live_allocs(), before);
 }
 
-TEST_MAIN(TEST(runs_every_share_once), TEST(caps_at_its_size), TEST(sleepers_may_rest),
-    TEST(a_delayed_caller_runs_alone), TEST(refuses_bad_sizes), TEST(thousands_of_tiny_runs),
-    TEST(barriers_keep_threads_in_step), TEST(concurrent_callers_queue), TEST(borrowed_pools_are_exclusive_and_few),
-    TEST(a_run_inside_a_run_is_refused), TEST(workers_keep_their_mask), TEST(a_child_starts_its_own_workers),
-    TEST(a_child_of_a_busy_process), TEST(exit_with_a_live_pool), TEST(fewer_threads_do_the_work), TEST(out_of_memory))
+TEST_MAIN(TEST(runs_every_share_once), TEST(a_run_has_at_most_the_threads_of_its_pool),
+    TEST(the_caller_may_leave_sleeping_workers_asleep), TEST(a_delayed_caller_runs_alone), TEST(refuses_bad_sizes),
+    TEST(thousands_of_tiny_runs), TEST(barriers_keep_threads_in_step), TEST(concurrent_callers_queue),
+    TEST(borrowed_pools_are_exclusive_and_few), TEST(a_run_inside_a_run_is_refused), TEST(workers_keep_their_mask),
+    TEST(a_child_starts_its_own_workers), TEST(a_child_of_a_busy_process), TEST(exit_with_a_live_pool),
+    TEST(fewer_threads_do_the_work), TEST(out_of_memory))

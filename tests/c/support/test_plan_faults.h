@@ -19,8 +19,8 @@ struct plan_fault {
     struct gb_step was; // the step of a copy
 };
 
-// The possible faults of one kind in a step: its copy, if the last run made it, or each of its
-// waits.
+// The number of faults of one kind that a step can have: its copy, if the last run made it, or each
+// of its waits.
 static inline size_t plan_faults_of_step(const struct gb_sched_plan * p, enum plan_fault_kind kind, size_t k) {
     const struct gb_step * step = &p->program.steps.data[k];
     if (kind == FAULT_WAIT) {

@@ -1,7 +1,7 @@
 // cuda_runtime.h - a CUDA runtime on the host, for tests only. It is never installed, and too slow for real work.
 //
 // It has the part of NVIDIA's interface that the backend uses, with its documented meaning, on
-// emulated devices. Queued work runs only when a thread synchronizes, in a drawn order of streams.
+// emulated devices. Queued work runs only when a thread synchronizes, in a random order of streams.
 // So code that misses an event or a synchronization finds memory without its results. Each piece of
 // device memory is an allocation of the host, so that a sanitizer sees every access outside of it.
 // It begins as NaN.

@@ -64,8 +64,8 @@ INSIDE = re.compile(
 """Texts that only internal errors contain."""
 
 UNTRIED = {
-    "UnknownType.__init__", "UnknownType.refuse", "UnknownType.row_size", "GGUFFile.__init__", "GGUFTensor.__init__",
-    "Function.__init__", "Weights.__init__", "DType.__init__", "Trace.__init__", "BackendList.__init__",
+    "UnknownType.__init__", "UnknownType.refuse", "GGUFFile.__init__", "GGUFTensor.__init__",
+    "Function.__init__", "Weights.__init__", "DType.__init__", "Trace.__init__",
     "BackendList.__getitem__", "as_dtype.what", "as_dtype.value", "Costs.cached.options",
     "ArrayDevice.__init__", "Generation.__init__", "Tokenizer.__init__", "Tensor.__init__",
     "Pending.__init__", "Metadata.__init__", "Blocks.copy", "Blocks.partition", "Blocks.sort",
@@ -168,9 +168,9 @@ class World:
             "where": self.cpu, "shape": (4, 4),
             "like": (4, 4), "axes": (1, 0), "array": np.ones((4, 32), np.float32), "value": 1.0, "key": "general.other",
             "op": "relu",
-            "function": len, "importance": None, "lower": [0], "upper": [1], "size": 64, "names": "w",
-            "matrices": [self.x], "wanted": None,
-            "dtype": "float32", "target": self.cpu, "devices": (), "name": "w", "mode": 0, "tensors": [self.x],
+            "function": len, "lower": [0], "upper": [1], "size": 64, "names": "w",
+            "matrices": [self.x],
+            "dtype": "float32", "target": self.cpu, "devices": (), "name": "w", "tensors": [self.x],
             "callback": None, "loss": self.loss, "weights": [self.trained], "sched": self.sched,
             "text": "x", "messages": [{"role": "user", "content": "x"}], "prompt": [40, 41], "prompts": [[40], [41]],
             "texts": ["a cat"], "audio": np.zeros(1600, np.float32), "logits": np.arange(8.0), "before": [1, 2],
@@ -179,11 +179,11 @@ class World:
         special = {
             ("plan_memory", "size"): [64], ("Backend.__init__", "name"): "CPU", ("pool_1d", "op"): "max",
             ("pool_2d", "op"): "max",
-            ("dequantize", "array"): np.zeros((2, 18), np.uint8), ("dequantize", "dtype"): "q4_0",
+            ("dequantize", "blocks"): np.zeros((2, 18), np.uint8), ("dequantize", "dtype"): "q4_0",
             ("Metadata.type", "key"): "general.name",
-            ("Metadata.__getitem__", "key"): "general.name", ("set_log", "target"): None, ("DType.row_size", "n"): 32,
+            ("Metadata.__getitem__", "key"): "general.name", ("set_log", "target"): None,
             ("from_dlpack", "x"): np.ones(4, np.float32), ("Context.from_dlpack", "x"): np.ones(4, np.float32),
-            ("Writer.add_tensor", "array"): np.ones((2, 2), np.float32), ("get_rows", "b"): self.ids,
+            ("Writer.add_tensor", "data"): np.ones((2, 2), np.float32), ("get_rows", "b"): self.ids,
             ("Tensor.swapaxes", "a"): 0,
             ("Tensor.swapaxes", "b"): 1, ("fallback_dtype", "n"): 32, ("Writer.add_tensor", "name"): "new",
             ("Graph.get", "name"): "node", ("grad", "params"): [self.x], ("load", "path"): self.paths["TextModel"],

@@ -18,7 +18,6 @@ from ggml_backend.cli.bench._measure import Case, Limits, measure
 from ggml_backend.cli.bench._models import model_cases
 from ggml_backend.cli.bench._ops import op_cases
 from ggml_backend.cli.bench._products import algorithm_of, arithmetic_of, product_cases, product_types, weights
-from source_tree import in_tree
 
 QUICK = ["--quick", "--threads", "1", "--seconds", "0.0005"]
 
@@ -105,7 +104,7 @@ def test_measuring_reports_errors():
 
 def test_all_operators_compute(backend):
     with ExitStack() as stack:
-        cases = list(op_cases(backend, Known(), stack, quick=True))  # type: ignore[arg-type]
+        cases = list(op_cases(backend, stack, quick=True))
         names = {c.name.split(" [")[0] for c in cases}
         assert len(names) == len(cases)
         required = {
@@ -230,7 +229,7 @@ def test_processor_time(tmp_path, capsys):
     assert "processor time" in capsys.readouterr().out
 
 
-def test_compare(written, tmp_path, capsys):
+def test_compare(written, capsys):
     file, _ = written
     data = json.loads(file.read_text())
     row = data["cases"].pop("f32 m=256 k=512 n=1")
@@ -243,16 +242,6 @@ def test_compare(written, tmp_path, capsys):
     assert "not in the file" in after[0]
     ratio = float(after[1].split("ratio")[1].split()[0])
     assert ratio > 1e20 and "share" in after[1]
-
-
-def test_benchmarks_compare_reads_the_file(written, script):
-    file, _ = written
-    root = in_tree("benchmarks").parent
-    out = script(
-        f"import sys, runpy\nsys.argv = ['compare', {str(file)!r},"
-        f" {str(file)!r}]\nrunpy.run_path({str(root / 'benchmarks' / 'compare.py')!r}, run_name='__main__')\n"
-    )
-    assert out.count("ratio   1.00") == 12
 
 
 @pytest.mark.parametrize(

@@ -154,7 +154,7 @@ def test_a_failed_part_leaves_none(tmp_path, capsys):
     assert [p.name for p in tmp_path.iterdir()] == ["bad.gguf"]
 
 
-def test_no_part_replaces_an_input(path, tmp_path, capsys):
+def test_no_part_replaces_an_input(tmp_path, capsys):
     first = tmp_path / "m-00001-of-00002.gguf"
     with gb.gguf.Writer(first) as writer:
         for name in "ab":

@@ -97,7 +97,7 @@ def test_embed_writes_vectors_or_shows_similarities(run, folder):
     assert status == 0 and "1.00" in out and "the mat" in out
 
 
-def test_embed_says_that_it_cuts_texts(run, folder):
+def test_embed_says_that_it_cuts_texts(run):
     status, out, err = run("embed", "bert.gguf", "-", "--n-ctx", 8, stdin="a cat\n" + "the mat " * 9 + "\n")
     assert status == 0 and len(out.splitlines()) == 3
     warning = "1 of 2 texts has more than 8 tokens (n_ctx): the rest is cut off"
@@ -277,7 +277,7 @@ def test_rename_changes_only_names(run, folder):
         assert not (folder / "wrong.gguf").exists()
 
 
-def test_diff_measures_the_error_of_quantization(run, folder):
+def test_diff_measures_the_error_of_quantization(run):
     assert run("gguf", "diff", "llama.gguf", "llama.gguf") == (0, "", "")
     run("quantize", "llama.gguf", "small.gguf", "Q8_0", "--quiet")
     status, out, _ = run("gguf", "diff", "llama.gguf", "small.gguf")

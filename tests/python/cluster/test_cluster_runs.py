@@ -375,7 +375,7 @@ def test_a_graph_larger_than_a_message_is_refused(monkeypatch):
         compute_on(device)
 
 
-def test_a_message_that_is_too_long_for_a_rank_is_an_error(monkeypatch):
+def test_a_message_that_is_too_long_for_a_rank_is_an_error():
     with simulated(2, deadline=5) as cluster:
         conductor = cluster._conductor
         conductor.transport.send(1, m.CONTROL, bytes(m.MAX_CONTROL + 100))

@@ -69,11 +69,11 @@ def deliveries(link: Link, sizes: list[int], seed: int = 0) -> list[float]:
     return found
 
 
-def test_messages_follow_each_other(tmp_path):
+def test_messages_follow_each_other():
     assert deliveries(Link(1.0, 100.0), [100, 50, 200]) == pytest.approx([2.0, 2.5, 4.5])
 
 
-def test_losses(tmp_path):
+def test_losses():
     """Number and delay of late messages follow the probabilities. Messages behind a late one wait
     for it."""
     link, n = Link(1.0, 1e12, 0.02, 10.0), 4000

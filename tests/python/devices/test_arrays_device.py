@@ -222,7 +222,7 @@ def bert_layer(ctx: gb.Context, batch: int = 2, tokens: int = 7, heads: int = 3,
 
 
 @pytest.mark.parametrize("text", TEXTS)
-def test_fused_groups_equal_their_operators(text, rng):
+def test_fused_groups_equal_their_operators(text):
     """A layer of BERT, with a mask row of -inf."""
     found = {}
     for on in (False, True):
@@ -246,7 +246,7 @@ def test_fused_groups_equal_their_operators(text, rng):
 
 
 @NO_TORCH
-def test_results_with_other_readers_are_stored(rng):
+def test_results_with_other_readers_are_stored():
     """Makes each node of a group a result of the graph in turn. A result is stored, so it is not
     fused away."""
     import ggml_backend.devices._array.library_torch as torch_library
@@ -419,7 +419,7 @@ def test_a_program_is_recorded_in_its_second_run(monkeypatch):
 
 
 @NO_TORCH
-def test_compiled_programs_compute_the_same(rng):
+def test_compiled_programs_compute_the_same():
     """torch.compile needs a C++ compiler on the processor."""
     results = []
     for options in ({}, {"compile": True}):

@@ -191,7 +191,7 @@ def test_failed_allocations_of_own_memory(alloc, kind, cpu):
 
 
 @pytest.mark.parametrize("how", ["alloc", "allocate"])
-def test_exhausted_memory_is_an_allocation_error(how, ctx, cpu):
+def test_exhausted_memory_is_an_allocation_error(how, ctx):
     device = gb.Backend("PYOWN", alloc="full")
     ctx.tensor((4,), name="a")
     with pytest.raises(gb.errors.AllocationError, match=r"no memory for a buffer of .* the box is full") as caught:
@@ -201,7 +201,7 @@ def test_exhausted_memory_is_an_allocation_error(how, ctx, cpu):
 
 
 @pytest.mark.parametrize("method", ["write", "read", "fill", "copy_from"])
-def test_memory_that_fails(method, ctx, cpu, monkeypatch):
+def test_memory_that_fails(method, ctx, monkeypatch):
     device = gb.Backend("PYOWN")
     a, b = ctx.tensor((4,), name="a"), ctx.tensor((4,), name="b")
     buffer = ctx.allocate(device)
@@ -240,7 +240,7 @@ def test_memory_that_fails(method, ctx, cpu, monkeypatch):
         ("Mark.synchronize", "in synchronize() of an event"),
     ],
 )
-def test_notes_name_the_device_and_the_method(method, where, ctx, cpu, monkeypatch):
+def test_notes_name_the_device_and_the_method(method, where, ctx, monkeypatch):
     def fail(*arguments):
         raise OSError("not today")
 
@@ -293,7 +293,7 @@ def test_memory_without_methods_is_an_error(missing):
         assert notes_of(caught.value) == [f"raised by the device PLAIN while it {did} 16 bytes at 0"]
 
 
-def test_an_old_exception_is_not_raised_for_a_new_failure(cpu, ctx):
+def test_an_old_exception_is_not_raised_for_a_new_failure(cpu):
     device = gb.Backend("PYHOST", odd="raise")
     sched, graph, a, _ = scene(device, cpu)
     sched.allocate(graph)
@@ -453,7 +453,7 @@ def test_handled_failures_of_a_method_do_not_fail_the_run(cpu):
         assert y.numpy()[0] == 2
 
 
-def test_a_wait_raises_the_failure_of_queued_work(cpu):
+def test_a_wait_raises_the_failure_of_queued_work():
     device = gb.Backend("PYQUEUE", odd="raise")
     ctx = gb.Context()
     a = ctx.tensor((4,), name="a")

@@ -578,7 +578,7 @@ def test_exceptions_of_close_are_reported(monkeypatch):
     assert [str(e) for e in raised] == ["cannot close"]
 
 
-def test_two_threads_with_a_device_each(cpu):
+def test_two_threads_with_a_device_each():
     def work(seed):
         rng = np.random.default_rng(seed)
         with gb.Context() as ctx, gb.Scheduler([gb.Backend("PYHOST"), gb.Backend("CPU", n_threads=1)]) as sched:
@@ -673,7 +673,7 @@ def test_a_device_computes_in_one_thread_at_a_time():
     assert results == [True] * 20 and not overlaps, overlaps
 
 
-def test_everything_open_at_the_end_of_the_interpreter(tmp_path):
+def test_everything_open_at_the_end_of_the_interpreter():
     program = """
 import sys, threading, numpy as np, ggml_backend as gb
 sys.path.insert(0, sys.argv[1])

@@ -724,9 +724,7 @@ def test_copy_from_takes_names(model: Any, tmp_path: Path) -> None:
     np.testing.assert_array_equal(file.tensors["again"].numpy(), gb.quantize(model[1]["blk.0.down"], "q4_0"))
 
 
-def test_tensors_of_backends(
-    tmp_path: Path, cpu: gb.Backend, sim: gb.Backend, ctx: gb.Context, rng: np.random.Generator
-) -> None:
+def test_tensors_of_backends(tmp_path: Path, sim: gb.Backend, ctx: gb.Context, rng: np.random.Generator) -> None:
     path = tmp_path / "a.gguf"
     array = rng.standard_normal((4, 64), np.float32)
     tensors = [ctx.tensor(array.shape, gb.float32), ctx.tensor(array.shape, gb.dtypes.q8_0)]

@@ -565,9 +565,7 @@ def test_headers_are_accepted_or_refused_as_by_the_package(
 
 @QUIET
 @given(data=st.data())
-def test_damaged_files_raise_an_error_of_the_package(
-    convert, sharded_once, tmp_path: Path, data: st.DataObject
-) -> None:
+def test_damaged_files_raise_an_error_of_the_package(convert, sharded_once, data: st.DataObject) -> None:
     """Bytes of a shard or an index are changed, removed or doubled."""
     folder = sharded_once
     files = sorted(folder.iterdir())

@@ -206,7 +206,7 @@ def test_objects_are_freed_by_reference_counting():
         gc.enable()
 
 
-def test_exporter_is_kept_and_released(cpu):
+def test_exporter_is_kept_and_released():
     data = np.ones(16, np.float32)
     alive = weakref.ref(data)
     ctx = gb.Context()
@@ -438,7 +438,7 @@ def test_views_of_older_and_newer_contexts(cpu, first):
     assert view.tolist() == [2.0] * 3
 
 
-def test_contexts_that_use_each_other_are_freed(cpu):
+def test_contexts_that_use_each_other_are_freed():
     first, second = gb.Context(), gb.Context()
     cores = [weakref.ref(first._core), weakref.ref(second._core)]
     a = first.tensor(3)

@@ -100,7 +100,7 @@ def test_constants_are_made_while_other_threads_place_them(cpu):
     assert right > 0
 
 
-def test_constants_in_read_only_memory_are_refused(cpu, monkeypatch):
+def test_constants_in_read_only_memory_are_refused(monkeypatch):
     """Another thread may place a tensor before it becomes a constant. Here the conversion of the array does it."""
     memory = bytes(range(256)) * 2
     buffer, ctx = gb.Buffer.from_array(memory), gb.Context()

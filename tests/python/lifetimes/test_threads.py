@@ -241,7 +241,7 @@ def test_random_use_and_closing(cpu, sim):
     run_threads(4, work)
 
 
-def test_computing_releases_the_gil(sim):
+def test_computing_releases_the_gil():
     slow = gb.Backend("SIM", delay="200ms")
     with gb.Context() as ctx:
         x = ctx.tensor(4)

@@ -202,7 +202,7 @@ def test_seeds_repeat_a_text(model):
         (
             {"warmth": 1},
             TypeError,
-            "'warmth' is none of its options and rules: max_tokens, stop, sampling, temperature",
+            "'warmth' is not one of its options and rules: max_tokens, stop, sampling, temperature",
         ),
         ({"sampling": {"seed": 1}}, TypeError, "sampling must be a Sampling, not dict"),
         ({"stop": 3}, TypeError, "stop must be a list of texts, not int"),

@@ -691,7 +691,7 @@ def test_devices_refuse_it_with_a_reason(ctx):
 # ---------------------------------------------------------------------------------------------------- custom on devices
 
 
-def test_a_device_finds_the_function_and_calls_it_with_its_own_arrays(ctx, x):
+def test_a_device_finds_the_function_and_calls_it_with_its_own_arrays(x):
     class Foreign:  # an array of a library that is not NumPy
         def __init__(self, shape):
             self.shape = shape

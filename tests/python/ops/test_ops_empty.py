@@ -64,8 +64,7 @@ def test_empty_inputs_give_zeros_or_an_error(name):
 
 
 INDICES = [slice(None), slice(3, 3), slice(0, 0), slice(1, None), slice(None, None, 2), slice(0, 0, 2), 0, -1, None,
- ..., slice(5, 2), slice(-1, None),
-           slice(None, -1), slice(7, 9), slice(-9, -7, 3)]  # fmt: skip
+           ..., slice(5, 2), slice(-1, None), slice(None, -1), slice(7, 9), slice(-9, -7, 3)]  # fmt: skip
 EMPTY_SHAPES = [
     (0,),
     (3,),
@@ -217,7 +216,7 @@ def test_custom_functions_get_every_axis(shape, devices):
         assert seen or 0 in shape
 
 
-def test_arrays_of_inner_nodes_end_with_the_node(ctx, cpu):
+def test_arrays_of_inner_nodes_have_the_shape_and_bytes_of_the_node(ctx, cpu):
     kernel, image = ctx.tensor((4, 3, 3, 3), gb.float16), ctx.tensor((0, 3, 200, 200))
     graph = ctx.graph(gb.ops.conv_2d(kernel, image))
     ctx.allocate(cpu)
@@ -262,7 +261,7 @@ def test_empty_tensors_can_have_huge_axes(ctx, cpu, shape):
     ids=str,
 )
 def test_empty_tensors_beyond_the_address_space_are_refused(ctx, cpu, shape, words):
-    with pytest.raises(gb.errors.InvalidArgumentError, match=words):  # noqa: PT012 - whichever finds it
+    with pytest.raises(gb.errors.InvalidArgumentError, match=words):  # noqa: PT012 - any of the three calls
         t = ctx.tensor(shape)
         ctx.allocate(cpu)
         t.set(1.0).numpy()
@@ -270,7 +269,7 @@ def test_empty_tensors_beyond_the_address_space_are_refused(ctx, cpu, shape, wor
 
 @pytest.mark.parametrize("shape", [(2**40, 2**20, 0), (2**40, 0, 2**20), (0, 2**20)])
 def test_compare_accepts_empty_tensors_with_huge_axes(ctx, cpu, shape):
-    """NumPy holds them as float32, and not as float64."""
+    """NumPy can hold them as float32. As float64 they exceed the address space."""
     graph = ctx.graph(gb.ops.relu(ctx.tensor(shape)))
     ctx.allocate(cpu)
     (found,) = graph.compare(cpu, gb.Backend("CPU", n_threads=2))

@@ -115,7 +115,7 @@ def test_fill():
 
 @covers("ARANGE")
 @pytest.mark.parametrize("numbers", [(0, 1, 0.4), (3, -2, -0.5), (-1.5, 100000, 1), (5, 6, 10)])
-def test_arange(ctx, numbers):
+def test_arange(numbers):
     start, stop, step = numbers
     f = np.float32
     count = int(np.ceil((f(stop) - f(start)) / f(step)))

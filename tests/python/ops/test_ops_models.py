@@ -347,8 +347,8 @@ def test_equal_positions_make_sections_neox():
 @pytest.mark.parametrize(
     ("options", "reason"),
     [
-        ({"mode": "mrope"}, "sections go with"),
-        ({"sections": (1, 1, 0, 0)}, "sections go with"),
+        ({"mode": "mrope"}, "need sections"),
+        ({"sections": (1, 1, 0, 0)}, "and others take none"),
         ({"mode": "mrope", "sections": (0, 0, 0, 4)}, "one of the first three sections"),
         ({"mode": "mrope", "sections": (9, 9, 9, 9)}, "at most 8 pairs"),
         ({"mode": "mrope", "sections": (1, 2)}, "four numbers"),

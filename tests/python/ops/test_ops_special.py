@@ -582,7 +582,7 @@ def test_old_and_exact_rotations_agree_without_scale(ctx):
 
 
 @pytest.mark.parametrize("format", ["float32", "q8_0"])
-def test_experts_in_batches(format, ctx):
+def test_experts_in_batches(format):
     rng = random()
     for batch, n, m, k in (((3,), 1, 5, 32), ((2, 3), 9, 17, 64), ((4,), 40, 8, 256)):
         data = [rng.standard_normal((m, k)).astype(np.float32) for _ in range(3)]

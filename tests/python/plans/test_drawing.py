@@ -451,6 +451,15 @@ def test_png():
             assert tuple(int(colour[i : i + 2], 16) for i in (1, 3, 5)) in shades, name
 
 
+def test_plan_command_writes_a_png(tmp_path):
+    pytest.importorskip("resvg_py", reason="resvg-py is not installed (extra [png])")
+    (tmp_path / "in.csv").write_text("id,lower,upper,size\na,0,2,64\nb,1,3,64\n")
+    drawn = {kind: tmp_path / f"out.{kind}" for kind in ("svg", "png")}
+    assert main(["plan", str(tmp_path / "in.csv"), *(f"--{kind}={path}" for kind, path in drawn.items())]) == 0
+    assert drawn["png"].read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
+    assert ET.fromstring(drawn["svg"].read_text()).tag.endswith("svg")
+
+
 def test_arguments_of_pictures(tmp_path):
     plan = gb.sched.Plan(None, None, (), (), ())
     for call, message in (

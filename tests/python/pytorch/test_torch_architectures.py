@@ -91,7 +91,7 @@ def listed():
 
 
 @pytest.mark.parametrize("name", [*TEXT, *IMAGES])
-def test_outputs_are_those_of_pytorch(name, record_property):
+def test_outputs_are_those_of_pytorch(name):
     model = model_of(name, {**TEXT, **IMAGES}[name])
     inputs = inputs_of(name)
     program = gbt.compile(model, kwargs={**inputs, **options_of(name)})

@@ -218,7 +218,7 @@ def test_each_run_is_recorded_by_its_nearest_profile(ctx, cpu):
     assert [len(p.runs) for p in (of_sched, of_graph, all_of_it)] == [1, 1, 1]
 
 
-def test_threads_share_a_profile(cpu):
+def test_threads_share_a_profile():
     with gb.profile.Profile.everything() as p:
 
         def work(i: int) -> None:

@@ -417,7 +417,7 @@ def test_too_little_memory(ctx):
     assert not x.is_placed
 
 
-def test_reserve(net, ctx, cpu):
+def test_reserve(net, cpu):
     scheduler = gb.Scheduler([cpu])
     scheduler.reserve(net.graph)
     assert scheduler.buffer_nbytes(cpu) > 0
@@ -498,7 +498,7 @@ def test_inputs_survive_between_runs(ctx, cpu):
     assert not x2.is_output
 
 
-def test_closed_weights_are_an_error(rng, cpu):
+def test_closed_weights_are_an_error(cpu):
     weights, run = gb.Context(), gb.Context()
     w = weights.tensor((8, 8), name="w")
     buffer = weights.allocate(cpu, usage="weights")

@@ -321,7 +321,7 @@ def test_events_in_any_order_of_closing():
 # ----------------------------------------------------------------------------------------------------------- statistics
 
 
-def test_stats(rng, cpu, slow):
+def test_stats(cpu, slow):
     with gb.Context() as weights, gb.Context() as ctx, gb.Scheduler([slow, cpu]) as sched:
         w = weights.tensor((16, 16), name="w")
         weights.allocate(cpu, usage="weights")
@@ -396,7 +396,7 @@ def test_stats_of_results_written_back(ctx, cpu, slow):
 # -------------------------------------------------------------------------------------------------------------- threads
 
 
-def test_threads_share_the_devices(rng, cpu):
+def test_threads_share_the_devices(cpu):
     """Each thread has a scheduler and pending runs. One thread reads arrays while others compute."""
     a, b = gb.Backend("SIM:name=A,delay=1ms"), gb.Backend("SIM:name=B,copy_delay=1ms")
 

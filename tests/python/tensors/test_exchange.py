@@ -235,7 +235,7 @@ def test_copy_none_shares_if_possible(ctx):
     assert np.shares_memory(ctx.from_dlpack(array, copy=None).numpy(), array)
 
 
-def test_from_dlpack_in_a_context_with_memory_needs_a_copy(ctx):
+def test_from_dlpack_in_a_context_with_memory_needs_a_copy():
     own = gb.Context(allocate=True)
     with pytest.raises(gb.errors.StateError, match=r"allocate=True.*use gb.Context\(\)"):
         own.from_dlpack(numbers(3))
@@ -290,7 +290,7 @@ def test_a_library_without_flags_counts_as_read_only(ctx):
 # --------------------------------------------------------------------------------------------- arguments of __dlpack__
 
 
-def test_streams_devices_and_copies(ctx, cpu):
+def test_streams_devices_and_copies(ctx):
     t = ctx.from_dlpack(numbers(3), "x")
     for stream in (0, 1, -1, object()):
         with pytest.raises(gb.errors.InvalidArgumentError, match="host memory has no streams"):
@@ -604,7 +604,7 @@ def test_arrays_in_one_context_do_not_overlap(ctx):
         assert np.shares_memory(t.numpy(), a) and t.tolist() == [i] * 3
 
 
-def test_threads_exchange_arrays(cpu):
+def test_threads_exchange_arrays():
     """Threads export and import arrays, while tensors, arrays and contexts are freed."""
     shared = gb.from_dlpack(numbers((8, 8)))
 
@@ -686,7 +686,7 @@ class Torch:
 
 
 @pytest.mark.parametrize("kind", [Torch, lambda library: library], ids=["with __array__", "without"])
-def test_bfloat16_of_other_libraries_needs_no_package(ctx, cpu, monkeypatch, kind, graph_of):
+def test_bfloat16_of_other_libraries_needs_no_package(ctx, cpu, monkeypatch, kind):
     monkeypatch.setitem(sys.modules, "ml_dtypes", None)
     values = [[1, -2.5, 3], [4, 0.5, -6]]
     library = Library(bfloat16(values), kind="bfloat")
@@ -760,7 +760,7 @@ def test_arithmetic_with_arrays_suggests_from_dlpack(ctx):
 # ----------------------------------------------------------------------------------------------- asarray, and buffers
 
 
-def test_asarray_without_a_copy_never_copies(ctx, sim, cpu):
+def test_asarray_without_a_copy_never_copies(sim, cpu):
     near, far, half = gb.Context(), gb.Context(), gb.Context()
     t, d, b = near.tensor((2, 3)), far.tensor((2, 3)), half.tensor(3, gb.bfloat16)
     near.allocate(cpu), far.allocate(sim), half.allocate(cpu)

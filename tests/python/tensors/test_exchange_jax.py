@@ -37,7 +37,7 @@ def test_round_trip(ctx, shape, dtype):
         assert (given == jax.numpy.asarray(numbers(shape).astype(np.float64)).astype(dtype)).all()
 
 
-def test_in_set_and_constants(ctx, cpu, computed):
+def test_in_set_and_constants(ctx, cpu):
     given = jax.numpy.arange(6, dtype="bfloat16").reshape(2, 3)
     t, c = ctx.tensor((2, 3), gb.bfloat16), ctx.constant(given)
     shared = ctx.from_numpy(given)

@@ -153,7 +153,7 @@ def test_wrong_tensors_are_refused(ctx, cpu):
     view, other = x[:2], ctx.tensor((4, 8), name="other")
     graph = ctx.graph(y := (x + constant).named("y"), view)
     for tensors, message in (
-        ((x, y, x), "'x' is there twice"),
+        ((x, y, x), "'x' occurs twice"),
         ((view, y), "is a view: give the tensor that it views"),
         ((constant, y), "'one' is a constant"),
         ((other, y), "'other' is not in the graph"),
@@ -199,7 +199,7 @@ def test_empty_tensors(ctx, cpu):
     assert function(np.empty((0, 8), np.float32), np.empty((0, 8), np.float32))
 
 
-def test_threads_wait_for_each_other(scene, rng):
+def test_threads_wait_for_each_other(scene):
     _, function, _ = scene
 
     def work(seed):

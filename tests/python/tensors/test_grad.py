@@ -289,7 +289,7 @@ def test_random_placements_give_the_same_bits(name):
             np.testing.assert_array_equal(got, expected)
 
 
-def test_a_step_changes_what_the_next_run_reads(cpu):
+def test_a_step_changes_what_the_next_run_reads():
     """A linear regression. One run of the graph is one step, and the weights equal NumPy's for 50 steps."""
     rng = np.random.default_rng(5)
     x, target = rng.standard_normal((32, 4)), rng.standard_normal((32, 3))

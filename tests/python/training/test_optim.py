@@ -608,9 +608,7 @@ def test_weights_that_cannot_be_trained(cpu: gb.Backend) -> None:
         ("max_norm", 0, "max_norm is 0"),  # 0 / 0 where the norm is 0
     ],
 )
-def test_wrong_numbers_are_refused_at_once_and_later(
-    cpu: gb.Backend, trained: Any, name: str, value: Any, words: str
-) -> None:
+def test_wrong_numbers_are_refused_at_once_and_later(trained: Any, name: str, value: Any, words: str) -> None:
     net, sched, optimizer = trained
     with pytest.raises((gb.errors.InvalidArgumentError, TypeError), match=words):
         gb.optim.AdamW(net.loss, net.weights, **{name: value})
@@ -676,7 +674,7 @@ def test_a_device_that_fails(cpu: gb.Backend, monkeypatch: pytest.MonkeyPatch, t
     assert optimizer.n_steps == 2
 
 
-def test_an_optimizer_says_what_it_is(cpu: gb.Backend, trained: Any) -> None:
+def test_an_optimizer_says_what_it_is(trained: Any) -> None:
     import copy
     import pickle
 

@@ -139,7 +139,7 @@ def test_other_texts_and_files_are_refused(cpu: gb.Backend, tmp_path: Path) -> N
         Text.of(WORDS[:100], 16)
 
 
-def test_the_picture_has_both_curves(tmp_path: Path) -> None:
+def test_the_picture_has_both_curves() -> None:
     curves = Curves([(k, 4 / (1 + k / 100)) for k in range(1, 1001)], [(k, 4.2 / (1 + k / 100)) for k in (100, 1000)])
     root = ET.fromstring(picture.svg(curves, "a < b"))
     lines = [e for e in root.iter() if e.tag.endswith("polyline")]

@@ -1,7 +1,7 @@
 // reduce.tpl.h - reduces a row to a number.
 //
-// Sums convert every term to double first, so terms are exact and rounding errors are 2^-53. Dot
-// products stay in float, in four vectors of partial sums that are added in a fixed order, so a
+// Sums convert their terms to double, so that they round to 53 bits. Dot products add in float, in
+// four vectors of partial sums, and longer rows part by part. The order of additions is fixed, so a
 // result depends on n and the values only.
 
 #if !HAVE_ADD_AT
@@ -40,11 +40,11 @@ SUM_F64(sum_sqr_dev_f32, (int64_t n, const float * x, float mean), v_set(mean), 
 static float max_f32(int64_t n, const float * x) {
     const vf least = v_set(-INFINITY);
     vf m = least, m1 = least, m2 = least, m3 = least;
-    vm o = v_eq(least, least), o1 = o; // where there was no NaN
+    vm o = v_eq(least, least), o1 = o; // lanes without a NaN so far
     int64_t i = 0;
     for (; i + 4 * V_N <= n; i += 4 * V_N) {
         const vf a = v_load(x + i), b = v_load(x + i + V_N), c = v_load(x + i + 2 * V_N), d = v_load(x + i + 3 * V_N);
-        m = v_max(a, m); // m whenever the element is NaN
+        m = v_max(a, m); // m if a is NaN
         m1 = v_max(b, m1);
         m2 = v_max(c, m2);
         m3 = v_max(d, m3);
@@ -69,8 +69,8 @@ static float max_f32(int64_t n, const float * x) {
 #define LOAD_BF16(p) from_bf16_(v_load_u16(p))
 #define LOAD_BF16_N(p, n) from_bf16_(v_load_u16_n(p, n))
 
-// The number of terms that are added in float, in lanes and chains. The sums of these parts of a
-// row are added in double, so that errors do not grow with n.
+// The number of terms of one part of a row. A part is added in float. The sums of parts are added
+// in double, so that errors do not grow with n.
 #define SUM_PART 8192
 
 #define DOT(name, TX, LOADX, TY, LOADY)                                                       \

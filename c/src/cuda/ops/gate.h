@@ -12,7 +12,7 @@ struct gb_gate {
     gb_make_rows made; // of y, one row
 };
 
-bool gb_gate_has(int unary); // a function of UNARY
+bool gb_gate_has(int unary); // true if a kernel has this function of UNARY
 cudaError_t gb_gate_launch(int unary, const gb_gate & q, const gb_queue & queue);
 
 #endif // GB_CUDA_OPS_GATE_H

@@ -18,8 +18,6 @@
 
 namespace {
 
-enum { MOST_NODES = 3 * GB_MATVEC_PARTS };
-
 struct member {
     const ggml_tensor * product;
     const ggml_tensor * rope; // NULL: none
@@ -91,7 +89,7 @@ static bool keeps_sources(const gb_cuda_backend & b, int i, int n) {
 
 // --------------------------------------------------------------------------------------------------------- projections
 
-// True if the node copies the member's result. y: its memory in the shape of what is rotated or copied.
+// True if the node copies the member's result. y: the memory of the copy, in the shape of the ROPE or of the source.
 static bool copies(const gb_cuda_backend & b, const member & m, const ggml_tensor * node, gb_view * y) {
     return (m.rope != NULL ? gb_rope_is_copy_of(m.rope, node, y) : gb_rope_copies(node, y)) &&
            shows(b, node->src[0], m.rope != NULL ? m.rope : m.product);
@@ -161,7 +159,7 @@ static enum ggml_status run_group(gb_cuda_backend & b, const group & g) {
     for (int i = 0; i < g.n; i++) {
         at[i] = g.m[i].at;
     }
-    // tables of ROPE are kept data, which come first in scratch memory
+    // Tables of ROPE are kept. Kept data stands before the rest of the scratch memory.
     for (int i = 0; i < g.n; i++) {
         const enum ggml_status status = gb_rope_part_of(b, g.m[i].rope, &part[i]);
         if (status != GGML_STATUS_SUCCESS) {
@@ -266,7 +264,7 @@ int gb_product_fuse(gb_cuda_backend & b, int i) {
         status = run_gate(b, at);
         n = 4;
     }
-    if (n > 0 && b.kind == GB_CUDA_PLAN) { // measured; the run may decide otherwise
+    if (n > 0 && b.kind == GB_CUDA_PLAN) { // scratch memory is measured; the run may still compute node by node
         b.scratch.used = gb_cuda_kept_end(b);
         n = 0;
     }

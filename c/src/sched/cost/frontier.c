@@ -45,7 +45,7 @@ struct search {
     GB_VEC(struct term) terms; // by step
     uint32_t * term_begin; // per step, n + 1 entries
     GB_VEC(int32_t) free_slots;
-    int32_t * dying; // slots, by step
+    int32_t * dying; // slots that no later step needs, by step
     uint32_t * dying_begin; // per step, n + 1 entries
     int n_slots;
     size_t width;
@@ -494,7 +494,7 @@ static enum ggml_status run(struct search * s, int32_t * labels, struct gb_front
         r->widest = GB_MAX(r->widest, s->now.cost.n);
     }
     r->complete = true;
-    r->found = s->now.cost.n > 0; // one state: no later term needs anything
+    r->found = s->now.cost.n > 0;
     r->cost = r->found ? s->now.cost.data[0] : s->upper;
     r->bound = r->cost;
     if (r->found) {

@@ -2,9 +2,9 @@
 // edit.
 //
 // A row of 8 values is 8 codes of 2 bits, a row of 4 values is 4 codes of 4 bits. The first value has the lowest bits.
-// grid.c has the values of the codes. Rows ascend. The array `first` finds rows by their upper byte. Half a byte has 8
-// states in rows of 4 values (one code, 0 to 7), and 9 in rows of 8 (two codes, 0 to 2). With state i in the lower
-// half and j in the upper, rows begin at first[8 j + i] or first[9 j + i], and end at the next entry of `first`.
+// grid.c has the values of the codes. Rows ascend. The array `first` finds rows by their upper byte. In rows of 4 each
+// half of this byte is one code (0 to 7): 8 cases. In rows of 8 it is two codes (0 to 2): 9 cases. If the lower half is
+// case i and the upper half case j, the rows are first[8 j + i] (or 9 j + i) up to the next entry of `first`.
 #ifndef GB_GRID_TABLE // a file that includes this one for tables in other memory defines their declaration
 #include "tensor/quant/grid.h"
 #define GB_GRID_TABLE const

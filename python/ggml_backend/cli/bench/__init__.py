@@ -59,7 +59,7 @@ def _cases(options: argparse.Namespace, backend: Backend, limits: Limits, stack:
     suites = options.suites or list(_SUITES)
     if "ops" in suites:
         with ExitStack() as own:
-            yield from op_cases(backend, limits, own, quick=options.quick)
+            yield from op_cases(backend, own, quick=options.quick)
     if "products" in suites:
         yield from product_cases(backend, limits, types or product_types(backend), quick=options.quick)
     if "models" in suites:

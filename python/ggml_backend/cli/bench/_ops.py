@@ -14,7 +14,7 @@ from ...dtypes import DTypeLike, bfloat16, dtypes, float16, float32, int32
 from ...sched.alloc import GraphAllocator
 from ...tensor.context import Context
 from ...tensor.tensor import Tensor
-from ._measure import Case, Limits
+from ._measure import Case
 
 __all__ = ["op_cases"]
 
@@ -128,7 +128,7 @@ def _overhead(bench: Bench, nodes: int) -> Case:
     )
 
 
-def op_cases(backend: Backend, limits: Limits, stack: ExitStack, *, quick: bool = False) -> Iterator[Case]:
+def op_cases(backend: Backend, stack: ExitStack, *, quick: bool = False) -> Iterator[Case]:
     """The operators of docs/PERFORMANCE.md."""
     bench = Bench(backend, stack)
     yield from _rows(bench, 64, 256) if quick else _rows(bench, 512, 4096)

@@ -118,7 +118,7 @@ def gated_delta_net(
     return net
 
 
-def _sequences(device: Family, node: Node, out: Any, state: Any, *tokens: Any) -> tuple[Any, Any, Any, list[Any]]:
+def _sequences(device: Family, out: Any, state: Any, *tokens: Any) -> tuple[Any, Any, Any, list[Any]]:
     """The state (sequences, heads, size, size), outputs, states, and tokens (sequences, tokens, heads, size)."""
     library = device.library
     heads, size = tokens[0].shape[-2:]
@@ -141,7 +141,7 @@ def rwkv_wkv6(device: Family, node: Node, out: Any, k: Any, v: Any, r: Any, tf: 
     """The state has a row for each element of a key."""
     matmul = device.library.xp.matmul
     tf = axes(device.library, tf, 2)[..., None]
-    state, outputs, states, (k, v, r, td) = _sequences(device, node, out, state, k, v, r, td)
+    state, outputs, states, (k, v, r, td) = _sequences(device, out, state, k, v, r, td)
 
     def token(t: int, state: Any) -> tuple[Any, Any]:
         written = k[:, t, :, :, None] * v[:, t, :, None]
@@ -155,7 +155,7 @@ def rwkv_wkv6(device: Family, node: Node, out: Any, k: Any, v: Any, r: Any, tf: 
 def gated_linear_attn(device: Family, node: Node, out: Any, k: Any, v: Any, q: Any, g: Any, state: Any) -> Step:
     """The state has a row for each element of a key."""
     matmul, scale = device.library.xp.matmul, node.params["scale"]
-    state, outputs, states, (k, v, q, g) = _sequences(device, node, out, state, k, v, q, g)
+    state, outputs, states, (k, v, q, g) = _sequences(device, out, state, k, v, q, g)
 
     def token(t: int, state: Any) -> tuple[Any, Any]:
         state = g[:, t, :, :, None] * state + k[:, t, :, :, None] * v[:, t, :, None]
@@ -168,7 +168,7 @@ def gated_linear_attn(device: Family, node: Node, out: Any, k: Any, v: Any, q: A
 def rwkv_wkv7(device: Family, node: Node, out: Any, r: Any, w: Any, k: Any, v: Any, a: Any, b: Any, state: Any) -> Step:
     """The state has a row for each element of a value."""
     matmul = device.library.xp.matmul
-    state, outputs, states, (r, w, k, v, a, b) = _sequences(device, node, out, state, r, w, k, v, a, b)
+    state, outputs, states, (r, w, k, v, a, b) = _sequences(device, out, state, r, w, k, v, a, b)
 
     def token(t: int, state: Any) -> tuple[Any, Any]:
         removed = matmul(state, a[:, t, :, :, None])

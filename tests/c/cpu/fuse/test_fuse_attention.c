@@ -318,8 +318,8 @@ static struct chain strange_chain(const struct strange * s) {
     return allocate_chain(c);
 }
 
-// A mask does not hide NaN, infinity or huge numbers of the mask, keys or values. Node by node they
-// reach the results, so they must with fusion.
+// A mask does not hide NaN, infinity or huge numbers of the mask, keys or values. They reach the
+// results of single nodes, so they must reach those of fused steps.
 static void strange_numbers_are_not_hidden(void) {
     static const struct strange cases[] = { { -INFINITY, 0, 0 }, { NAN, 0, 0 }, { INFINITY, 0, 0 }, { 2e38f, 0, 0 },
         { -1e30f, 0, 0 }, { -INFINITY, NAN, 0 }, { -INFINITY, INFINITY, 0 }, { -INFINITY, 1e37f, 0 },
