@@ -630,6 +630,52 @@ def test_limits_behind_a_copy_keep_their_bits(channels, groups, size, read_again
         assert read_again or together.min() == -0.5
 
 
+CONVOLUTIONS = [  # channels of input and output, groups, side, stride, size: one case for each algorithm
+    (24, 40, 1, 1, 1, (23, 27)),
+    (9, 9, 9, 3, 2, (23, 27)),
+    (9, 9, 9, 5, 1, (7, 7)),
+    (9, 9, 9, 3, 1, (9, 130)),
+    (5, 100, 1, 3, 2, (14, 14)),
+    (5, 40, 1, 3, 1, (14, 14)),
+]
+ENDS = {
+    "bias": lambda y, b, x: y + b,
+    "bias, relu": lambda y, b, x: gb.ops.relu(y + b),
+    "bias, residual": lambda y, b, x: y + b + x,
+    "residual, bias": lambda y, b, x: y + x + b,
+    "bias, residual first, clamp": lambda y, b, x: gb.ops.clamp(gb.ops.sqr(x) + (y + b), -1, 2),
+    "two biases": lambda y, b, x: y + b + b,
+    "two residuals": lambda y, b, x: y + x + x,
+    "residual, relu": lambda y, b, x: gb.ops.relu(y + x),
+    "relu": lambda y, b, x: gb.ops.relu(y),
+    "relu, bias": lambda y, b, x: gb.ops.relu(y) + b,
+    "relu, clamp": lambda y, b, x: gb.ops.clamp(gb.ops.relu(y), -1, 2),
+    "copy": lambda y, b, x: gb.ops.dup(y),
+    "bias, copy, clamp": lambda y, b, x: gb.ops.clamp(gb.ops.dup(y + b), 0, 6),
+    "scale, bias": lambda y, b, x: y * 0.5 + b,
+}
+
+
+@pytest.mark.parametrize("end", ENDS)
+@pytest.mark.parametrize("shape", CONVOLUTIONS)
+def test_operators_that_one_pass_computes_keep_their_bits(shape, end):
+    """The residual has NaN."""
+    n_in, n_out, groups, side, stride, size = shape
+
+    def build(ctx, random):
+        x, kernel = gb.ops.relu(random(2, n_in, *size)), random(n_out, n_in // groups, side, side)
+        y = gb.ops.conv_2d(kernel, x, stride, side // 2, groups=groups)
+        residual = np.random.default_rng(5).standard_normal(y.shape, np.float32)
+        residual[residual > 1] = np.nan
+        return gb.ops.cont(ENDS[end](y, random(n_out, 1, 1), ctx.constant(residual)))
+
+    for threads in (1, 2):
+        (together, fusions), (apart, none) = computed(build, True, threads), computed(build, False, threads)
+        assert "convolution" in fusions
+        assert not none
+        np.testing.assert_array_equal(together.view(np.int32), apart.view(np.int32))
+
+
 @pytest.mark.parametrize("kernel", [1, 3])
 @pytest.mark.parametrize("padding", [0, 1, 1000])
 def test_a_convolution_without_input_channels_gives_zeros(cpu, kernel, padding):

@@ -133,6 +133,7 @@ const struct gb_fusion gb_fusion_columns = {
 struct convolution { // the convolution and the operators after it
     struct gb_conv_epilogue epilogue;
     struct gb_fuse_stages stages;
+    struct gb_fuse_pass pass;
 };
 
 static bool is_per_channel(const struct ggml_tensor * t, const struct ggml_tensor * y) {
@@ -165,11 +166,29 @@ static void finish(const struct gb_cpu_call * call, const struct gb_conv_epilogu
     }
 }
 
+// The same by one kernel. Adding -0 changes nothing.
+static void finish_at_once(const struct gb_cpu_call * call, const struct gb_conv_epilogue * e, float * dst,
+    int64_t channel, int64_t n) {
+    const struct convolution * c = e->context;
+    const struct gb_fuse_pass * p = &c->pass;
+    const size_t at = (size_t) ((const char *) dst - c->stages.first);
+    const float shift = p->shift != NULL ? ((const float *) p->shift->data)[channel] : -0.0f;
+    const char * other = p->other != NULL ? (const char *) p->other->data + at : NULL;
+    float * y = (float *) (void *) (p->to + at);
+    call->k->shift_clamp_f32(n, y, dst, (const float *) (const void *) other, shift, p->min, p->max);
+}
+
 static void run_convolution(const struct gb_cpu_call * call, struct ggml_tensor * const * nodes, int n) {
     struct convolution c = { .stages = gb_fuse_stages_of(nodes, n, is_per_channel) };
     c.stages.numbers = true;
     struct gb_conv_job j = gb_conv_job_of(nodes[0]);
-    c.epilogue = (struct gb_conv_epilogue){ finish, &c };
+    const bool at_once = gb_fuse_stages_are_pass(&c.stages, &c.pass);
+    // The convolution stores where the last result will be, if that is the memory of no operand.
+    if (at_once && ggml_backend_may_leave_out(nodes[0]) && (c.pass.other == NULL || c.pass.other->data != c.pass.to)) {
+        j.y = (float *) (void *) c.pass.to;
+        c.stages.first = c.pass.to;
+    }
+    c.epilogue = (struct gb_conv_epilogue){ at_once ? finish_at_once : finish, &c };
     j.epilogue = &c.epilogue;
     gb_conv_run(call, &j);
 }

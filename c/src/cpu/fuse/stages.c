@@ -1,5 +1,8 @@
 // fuse/stages.c - the elementwise operators after a product or a convolution.
 #include "cpu/fuse/stages.h"
+
+#include <math.h>
+
 #include "ggml-backend-impl.h"
 
 // DUP of a dense tensor, usually before an operator that computes in place.
@@ -51,9 +54,11 @@ struct gb_fuse_stages gb_fuse_stages_of(struct ggml_tensor * const * nodes, int 
     struct gb_fuse_stages all = { .first = nodes[0]->data, .n = n - 1 };
     bool reuse = ggml_backend_may_leave_out(nodes[0]); // its memory can hold results that are not stored
     const char * from = all.first;
+    all.hidden = true;
     for (int i = 1; i < n; i++) {
         struct gb_fuse_stage * s = &all.stages[i - 1];
         const bool left_out = reuse && i + 1 < n && ggml_backend_may_leave_out(nodes[i]);
+        all.hidden = all.hidden && (left_out || i + 1 == n);
         follow(s, nodes[i], nodes[i - 1], nodes[0], is_shared);
         s->from = from;
         s->to = left_out ? all.first : nodes[i]->data;
@@ -89,6 +94,40 @@ bool gb_fuse_stages_leave_out(const struct gb_fuse_stages * s) {
         some |= s->stages[i].to != (const char *) s->stages[i].node->data;
     }
     return some;
+}
+
+// The limits of a CLAMP or RELU. False: another operator. RELU is a limit of 0 that keeps NaN and -0, as CLAMP does.
+static bool limits_of(const struct ggml_tensor * node, float * min, float * max) {
+    if (node->op == GGML_OP_CLAMP) {
+        *min = gb_op_param_f32(node, 0);
+        *max = gb_op_param_f32(node, 1);
+        return true;
+    }
+    if (node->op != GGML_OP_UNARY || ggml_get_unary_op(node) != GGML_UNARY_OP_RELU) {
+        return false;
+    }
+    *min = 0.0f;
+    *max = INFINITY;
+    return true;
+}
+
+bool gb_fuse_stages_are_pass(const struct gb_fuse_stages * s, struct gb_fuse_pass * pass) {
+    bool limited = false;
+    *pass = (struct gb_fuse_pass){ NULL, NULL, -INFINITY, INFINITY, s->stages[s->n - 1].to };
+    for (int i = 0; i < s->n; i++) {
+        const struct gb_fuse_stage * stage = &s->stages[i];
+        const bool adds = stage->node->op == GGML_OP_ADD && !limited && pass->other == NULL;
+        if (adds && stage->shared && pass->shift == NULL) {
+            pass->shift = stage->other;
+        } else if (adds && !stage->shared) {
+            pass->other = stage->other;
+        } else if (!limited && limits_of(stage->node, &pass->min, &pass->max)) {
+            limited = true;
+        } else if (stage->node->op != GGML_OP_DUP) {
+            return false;
+        }
+    }
+    return s->numbers && s->hidden;
 }
 
 void gb_fuse_stages_run(const struct gb_cpu_call * call, const struct gb_fuse_stages * all, size_t at, int64_t place,

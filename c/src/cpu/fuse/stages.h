@@ -2,7 +2,7 @@
 //
 // Each operator reads the result of the operator before it. It may also read a tensor of the same
 // shape, or a shared operand, which repeats over the result. Each element goes through the same
-// functions as without fusion, so the bits are the same. A result that no other code can read is not
+// operations as without fusion, so the bits are the same. A result that no other code can read is not
 // stored.
 #ifndef GB_CPU_FUSE_STAGES_H
 #define GB_CPU_FUSE_STAGES_H
@@ -23,6 +23,7 @@ struct gb_fuse_stage {
 
 struct gb_fuse_stages {
     char * first; // data of the product or convolution
+    bool hidden; // no result between the first and the last is stored
     bool numbers; // a shared operand is one number for all results of a run
     int n;
     struct gb_fuse_stage stages[GB_FUSE_MAX - 1];
@@ -45,6 +46,17 @@ bool gb_fuse_stages_leave_out(const struct gb_fuse_stages * s);
 typedef const float * gb_fuse_shared_run(const struct ggml_tensor * t, int64_t place, int64_t n, float * room);
 void gb_fuse_stages_run(const struct gb_cpu_call * call, const struct gb_fuse_stages * s, size_t at, int64_t place,
     int64_t n, gb_fuse_shared_run * shared, float * room);
+
+// Stages that one kernel computes (shift_clamp_f32): plus a shared number, plus a tensor of the same shape, limits. Each
+// of them at most once, in this order.
+struct gb_fuse_pass {
+    const struct ggml_tensor *shift, *other; // NULL: none
+    float min, max;
+    char * to; // memory for the results
+};
+
+// False if the stages are others, or if a result between them is stored. With `numbers` only.
+bool gb_fuse_stages_are_pass(const struct gb_fuse_stages * s, struct gb_fuse_pass * pass);
 
 // After products (product.c): a shared operand is one row.
 bool gb_fuse_is_row(const struct ggml_tensor * t, const struct ggml_tensor * product);

@@ -306,33 +306,110 @@ static ALWAYS_INLINE void conv_plane_piece_(int side, int rows, const struct gb_
     }
 }
 
-#define CONV_PLANE(side, rows)                    \
-    for (int64_t j = 0; j < p->out_w; j += V_N) { \
-        conv_plane_piece_(side, rows, p, r, j);   \
+// The even and the odd elements of two vectors, in an order that in_order_ undoes.
+#if V_ISA_AVX512
+static inline vf evens_(vf a, vf b) { return _mm512_shuffle_ps(a, b, 0x88); }
+static inline vf odds_(vf a, vf b) { return _mm512_shuffle_ps(a, b, 0xdd); }
+static inline vf in_order_(vf a) {
+    return _mm512_castpd_ps(_mm512_permutexvar_pd(_mm512_set_epi64(7, 5, 3, 1, 6, 4, 2, 0), _mm512_castps_pd(a)));
+}
+#elif V_ISA_AVX2
+static inline vf evens_(vf a, vf b) { return _mm256_shuffle_ps(a, b, 0x88); }
+static inline vf odds_(vf a, vf b) { return _mm256_shuffle_ps(a, b, 0xdd); }
+static inline vf in_order_(vf a) { return _mm256_castpd_ps(_mm256_permute4x64_pd(_mm256_castps_pd(a), 0xd8)); }
+#else
+static inline vf every_other_(vf a, vf b, int first) {
+    float all[2 * V_N], some[V_N];
+    v_store(all, a);
+    v_store(all + V_N, b);
+    for (int i = 0; i < V_N; i++) {
+        some[i] = all[2 * i + first];
     }
-#define CONV_PLANE_OF(side)                                            \
-    static void conv_plane_##side##_(const struct gb_conv_plane * p) { \
-        int64_t r = 0;                                                 \
-        for (; r + CONV_ROWS <= p->out_h; r += CONV_ROWS) {            \
-            CONV_PLANE(side, CONV_ROWS)                                \
-        }                                                              \
-        switch (p->out_h - r) {                                        \
-            case 3: CONV_PLANE(side, 3) break;                         \
-            case 2: CONV_PLANE(side, 2) break;                         \
-            case 1: CONV_PLANE(side, 1) break;                         \
-            default: break;                                            \
-        }                                                              \
+    return v_load(some);
+}
+static inline vf evens_(vf a, vf b) { return every_other_(a, b, 0); }
+static inline vf odds_(vf a, vf b) { return every_other_(a, b, 1); }
+static inline vf in_order_(vf a) { return a; }
+#endif
+
+// The same for stride 2. Two vectors of x hold the values under two neighbouring elements of the kernel.
+static ALWAYS_INLINE void conv_plane_piece_2_(int side, int rows, const struct gb_conv_plane * p, int64_t r,
+    int64_t j) {
+    const float * x = p->x + (2 * r - p->pad_h) * p->ldx + 2 * j - p->pad_w;
+    conv_lanes lanes[4][2];
+    vf acc[CONV_ROWS];
+    UNROLL
+    for (int k = 0; k < side; k += 2) {
+        UNROLL
+        for (int h = 0; h < 2; h++) {
+            const int64_t before = p->pad_w - 2 * j - k - h * V_N; // the input
+            lanes[k / 2][h] = lanes_between_(within_vector_(before), within_vector_(p->in_w + before));
+        }
+    }
+    UNROLL
+    for (int i = 0; i < rows; i++) {
+        acc[i] = v_set(0.0f);
+    }
+    UNROLL
+    for (int line = 0; line < 2 * (rows - 1) + side; line++) {
+        const int64_t at = 2 * r + line - p->pad_h;
+        if (at < 0 || at >= p->in_h) {
+            continue;
+        }
+        UNROLL
+        for (int k = 0; k < side; k += 2) {
+            const vf a = load_lanes_(x + line * p->ldx + k, lanes[k / 2][0]);
+            const vf b = load_lanes_(x + line * p->ldx + k + V_N, lanes[k / 2][1]);
+            const vf even = evens_(a, b), odd = k + 1 < side ? odds_(a, b) : even;
+            UNROLL
+            for (int i = 0; i < rows; i++) {
+                if (line >= 2 * i && line < 2 * i + side) {
+                    const float * w = p->w + (line - 2 * i) * side + k;
+                    acc[i] = v_fma(v_set(w[0]), even, acc[i]);
+                    if (k + 1 < side) {
+                        acc[i] = v_fma(v_set(w[1]), odd, acc[i]);
+                    }
+                }
+            }
+        }
+    }
+    UNROLL
+    for (int i = 0; i < rows; i++) {
+        acc[i] = in_order_(acc[i]);
+        store_row_(1, p->y + (r + i) * p->ldy + j, &acc[i], within_vector_(p->out_w - j), false);
+    }
+}
+
+#define CONV_PLANE(PIECE, side, rows)             \
+    for (int64_t j = 0; j < p->out_w; j += V_N) { \
+        PIECE(side, rows, p, r, j);               \
+    }
+#define CONV_PLANE_OF(name, PIECE, side)                    \
+    static void name(const struct gb_conv_plane * p) {      \
+        int64_t r = 0;                                      \
+        for (; r + CONV_ROWS <= p->out_h; r += CONV_ROWS) { \
+            CONV_PLANE(PIECE, side, CONV_ROWS)              \
+        }                                                   \
+        switch (p->out_h - r) {                             \
+            case 3: CONV_PLANE(PIECE, side, 3) break;       \
+            case 2: CONV_PLANE(PIECE, side, 2) break;       \
+            case 1: CONV_PLANE(PIECE, side, 1) break;       \
+            default: break;                                 \
+        }                                                   \
     }
 
-CONV_PLANE_OF(3)
-CONV_PLANE_OF(5)
-CONV_PLANE_OF(7)
+CONV_PLANE_OF(conv_plane_3_, conv_plane_piece_, 3)
+CONV_PLANE_OF(conv_plane_5_, conv_plane_piece_, 5)
+CONV_PLANE_OF(conv_plane_7_, conv_plane_piece_, 7)
+CONV_PLANE_OF(conv_plane_3_by_2_, conv_plane_piece_2_, 3)
+CONV_PLANE_OF(conv_plane_5_by_2_, conv_plane_piece_2_, 5)
+CONV_PLANE_OF(conv_plane_7_by_2_, conv_plane_piece_2_, 7)
 
 static void conv_plane_f32(const struct gb_conv_plane * p) {
     switch (p->side) {
-        case 3: conv_plane_3_(p); break;
-        case 5: conv_plane_5_(p); break;
-        case 7: conv_plane_7_(p); break;
+        case 3: (p->stride == 2 ? conv_plane_3_by_2_ : conv_plane_3_)(p); break;
+        case 5: (p->stride == 2 ? conv_plane_5_by_2_ : conv_plane_5_)(p); break;
+        case 7: (p->stride == 2 ? conv_plane_7_by_2_ : conv_plane_7_)(p); break;
         default: break;
     }
 }

@@ -94,6 +94,29 @@ ROWS_1(leaky_relu_f32, UNARY_1(slope), v_sel(v_gt(a, v_set(0.0f)), a, v_mul(v_se
 // The bound is the first operand, so a NaN fails the comparison and stays.
 ROWS_1(clamp_f32, UNARY_2(min, max), v_max(v_set(min), v_min(v_set(max), a)))
 
+static ALWAYS_INLINE void shift_clamp_(bool adds, int64_t n, float * y, const float * x, const float * z, float v,
+    float min, float max) {
+    const vf s = v_set(v), low = v_set(min), high = v_set(max);
+    int64_t i = 0;
+    for (; i + V_N <= n; i += V_N) {
+        const vf a = v_add(v_load(x + i), s);
+        v_store(y + i, v_max(low, v_min(high, adds ? v_add(a, v_load(z + i)) : a)));
+    }
+    if (i < n) {
+        const int left = (int) (n - i);
+        const vf a = v_add(v_load_n(x + i, left), s);
+        v_store_n(y + i, v_max(low, v_min(high, adds ? v_add(a, v_load_n(z + i, left)) : a)), left);
+    }
+}
+
+static void shift_clamp_f32(int64_t n, float * y, const float * x, const float * z, float v, float min, float max) {
+    if (z != NULL) {
+        shift_clamp_(true, n, y, x, z, v, min, max);
+    } else {
+        shift_clamp_(false, n, y, x, z, v, min, max);
+    }
+}
+
 // Rounds to an integer by adding and subtracting 2^23, above which every float is an integer. NaN
 // stays.
 static inline vf integer_(vf magnitude, vf a) { // |a| rounded in some way, with a's sign

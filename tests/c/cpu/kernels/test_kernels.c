@@ -398,6 +398,14 @@ GENERAL_TEST(add1_f32, (n, z, x, p1), true, (double) x + p1, true, 0)
 GENERAL_TEST(scale_f32, (n, z, x, p1), true, (double) x * p1, true, 0)
 GENERAL_TEST(leaky_relu_f32, (n, z, x, p1), true, x > 0 ? x : (double) p1 * x, true, 0)
 GENERAL_TEST(clamp_f32, (n, z, x, p1, p2), true, isnan(x) ? x : x < p1 ? p1 : x > p2 ? p2 : x, true, 0)
+
+static double limited_sum(float x, float v, float z) {
+    const float sum = x + v + z;
+    return sum < -3 ? -3 : sum > 4 ? 4 : sum;
+}
+GENERAL_TEST(shift_clamp_f32, (n, z, x, p2 > 0 ? y : NULL, p1, -3, 4), true, limited_sum(x, p1, p2 > 0 ? y : -0.0f),
+    true, 0)
+
 GENERAL_TEST(mad_f32, (n, z, x, p1), false, y + (double) x * p1, false, fabs(x * p1) + fabs(y + x * p1) + 1e-6)
 GENERAL_TEST(norm_apply_f32, (n, z, x, p1, p2), true, ((double) x - p1) * p2, false, 2 * fabs((x - p1) * p2) + 1e-6)
 GENERAL_TEST(scale_mask_f32, (n, z, x, p1, y), true, (double) x * p1 + y, false, fabs(x * p1) + fabs(y + x * p1) + 1e-6)

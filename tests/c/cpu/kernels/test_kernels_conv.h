@@ -112,13 +112,13 @@ static void test_every_f32(const struct gb_kernels * k) {
 // x ends with the plane, so that sanitizers see reads after it.
 static void test_conv_plane_f32(const struct gb_kernels * k) {
     for (int pass = 0; pass < 300; pass++) {
-        const int side = 3 + 2 * (int) test_random_int(0, 2);
+        const int side = 3 + 2 * (int) test_random_int(0, 2), stride = 1 + pass % 2;
         const int64_t in_w = test_random_int(1, 40), in_h = test_random_int(1, 12), ldx = in_w + test_random_int(0, 3);
         const int64_t pad_w = test_random_int(0, 9), pad_h = test_random_int(0, 9);
-        const int64_t out_w = in_w + 2 * pad_w - side + 1, out_h = in_h + 2 * pad_h - side + 1;
-        if (out_w < 1 || out_h < 1) {
+        if (in_w + 2 * pad_w < side || in_h + 2 * pad_h < side) {
             continue;
         }
+        const int64_t out_w = (in_w + 2 * pad_w - side) / stride + 1, out_h = (in_h + 2 * pad_h - side) / stride + 1;
         const int64_t ldy = out_w + test_random_int(0, 3), used = (in_h - 1) * ldx + in_w;
         static float w[49], y[CONV_X], before[CONV_X];
         float * x = malloc((size_t) used * sizeof(float));
@@ -131,7 +131,7 @@ static void test_conv_plane_f32(const struct gb_kernels * k) {
         for (int i = 0; i < CONV_X; i++) {
             y[i] = before[i] = random_value(TAME);
         }
-        const struct gb_conv_plane p = { side, w, x, ldx, in_w, in_h, pad_w, pad_h, y, ldy, out_w, out_h };
+        const struct gb_conv_plane p = { side, stride, w, x, ldx, in_w, in_h, pad_w, pad_h, y, ldy, out_w, out_h };
         k->conv_plane_f32(&p);
         for (int64_t i = 0; i < CONV_X; i++) {
             const int64_t row = i / ldy, column = i % ldy;
@@ -141,14 +141,14 @@ static void test_conv_plane_f32(const struct gb_kernels * k) {
             }
             double sum = 0, size = 0;
             for (int e = 0; e < side * side; e++) {
-                const int64_t r = row + e / side - pad_h, c = column + e % side - pad_w;
+                const int64_t r = row * stride + e / side - pad_h, c = column * stride + e % side - pad_w;
                 if (r >= 0 && r < in_h && c >= 0 && c < in_w) {
                     sum += (double) w[e] * x[r * ldx + c];
                     size += fabs((double) w[e] * x[r * ldx + c]);
                 }
             }
-            CHECK_MSG(fabs(y[i] - sum) <= 4 * 50 * EPS * size, "%s conv_plane_f32 of side %d is %g, expected %g",
-                level_name, side, y[i], sum);
+            CHECK_MSG(fabs(y[i] - sum) <= 4 * 50 * EPS * size,
+                "%s conv_plane_f32 of side %d, stride %d is %g, expected %g", level_name, side, stride, y[i], sum);
         }
         free(x);
     }

@@ -46,10 +46,11 @@ struct gb_conv_rows {
 
 typedef void gb_kernel_conv_rows(const struct gb_conv_rows * p);
 
-// A plane of one channel, with zeros around it, stride 1 and dilation 1: y[r][i] = the sum over ky, kx of
-// w[ky][kx] x[r + ky - pad_h][i + kx - pad_w], in this order. Only elements inside are read.
+// A plane of one channel, with zeros around it and dilation 1: y[r][i] = the sum over ky, kx of
+// w[ky][kx] x[r stride + ky - pad_h][i stride + kx - pad_w], in this order. Only elements inside are read.
 struct gb_conv_plane {
     int side; // of the kernel: 3, 5 or 7
+    int stride; // 1 or 2, along both axes
     const float * w;
     const float * x;
     int64_t ldx; // floats from one row of x to the next

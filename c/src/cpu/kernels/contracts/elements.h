@@ -25,6 +25,10 @@ typedef void gb_kernel_clamp(int64_t n, float * y, const float * x, float min, f
 // y[i] = s x[i] + b
 typedef void gb_kernel_scale_bias(int64_t n, float * y, const float * x, float s, float b);
 
+// y[i] is x[i] + v, then + z[i] unless z is NULL, at least min and at most max
+typedef void gb_kernel_shift_clamp(int64_t n, float * y, const float * x, const float * z, float v, float min,
+    float max);
+
 // z[i] = a x[i] + b y[i]
 typedef void gb_kernel_blend(int64_t n, float * z, const float * x, const float * y, float a, float b);
 

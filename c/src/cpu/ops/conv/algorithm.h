@@ -17,10 +17,10 @@ struct gb_conv_algorithm {
     void (*run)(const struct gb_cpu_call * call, const struct gb_conv_job * j);
 };
 
-const char * gb_conv_in_place_cannot(const struct gb_conv_job * j);
-const char * gb_conv_in_place_declines(const struct gb_conv_job * j);
-size_t gb_conv_in_place_work_size(const struct gb_conv_job * j, int n_tasks);
-void gb_conv_in_place_run(const struct gb_cpu_call * call, const struct gb_conv_job * j);
+const char * gb_conv_pointwise_cannot(const struct gb_conv_job * j);
+const char * gb_conv_pointwise_declines(const struct gb_conv_job * j);
+size_t gb_conv_pointwise_work_size(const struct gb_conv_job * j, int n_tasks);
+void gb_conv_pointwise_run(const struct gb_cpu_call * call, const struct gb_conv_job * j);
 
 const char * gb_conv_planes_cannot(const struct gb_conv_job * j);
 const char * gb_conv_planes_declines(const struct gb_conv_job * j);
@@ -96,6 +96,11 @@ const float * gb_conv_weights(const struct gb_cpu_call * call, const struct gb_c
 
 // Last positions up to which dot products are faster than half a tile.
 static inline int64_t gb_conv_few(const struct gb_kernels * k) { return GB_MIN(k->rows_x, k->gemm_nr / 4); }
+
+// Output channels of a tile, for n channels: as equal as possible.
+static inline int64_t gb_conv_channels_of_tile(const struct gb_kernels * k, int64_t n) {
+    return gb_div_up(n, gb_div_up(n, k->gemm_mr));
+}
 
 // The cost of a number of multiply-adds, in the unit of gb_cpu_stopped.
 static inline int64_t gb_conv_work(int64_t macs) { return macs / 16; }

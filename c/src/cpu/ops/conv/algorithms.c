@@ -3,8 +3,8 @@
 // The table lists algorithms in the order of preference. A convolution uses the first algorithm
 // that can compute it and does not decline. The last one computes every convolution.
 //
-//   in_place   1 x 1 kernels: a product that reads the tensor in place
-//   planes     depthwise, square kernels, stride 1, small planes: reads the tensor in place
+//   pointwise  1 x 1 kernels: a product whose panels are packed from the tensor
+//   planes     depthwise, square kernels, small planes or stride 2: reads the tensor in place
 //   rows       one or two output channels in a group (depthwise): rows of the output in registers
 //   columns    many output channels, rows that are not too long: products of packed columns
 //   tiles      other convolutions: tiles of output channels by positions
@@ -19,8 +19,8 @@ static const char * can_always(const struct gb_conv_job * j) {
 }
 
 static const struct gb_conv_algorithm algorithms[] = {
-    { "in_place", gb_conv_in_place_cannot, gb_conv_in_place_declines, gb_conv_in_place_work_size,
-        gb_conv_in_place_run },
+    { "pointwise", gb_conv_pointwise_cannot, gb_conv_pointwise_declines, gb_conv_pointwise_work_size,
+        gb_conv_pointwise_run },
     { "planes", gb_conv_planes_cannot, gb_conv_planes_declines, gb_conv_planes_work_size, gb_conv_planes_run },
     { "rows", gb_conv_rows_cannot, gb_conv_rows_declines, gb_conv_rows_work_size, gb_conv_rows_run },
     { "columns", gb_conv_columns_cannot, gb_conv_columns_declines, gb_conv_columns_work_size, gb_conv_columns_run },

@@ -1,4 +1,5 @@
-// planes.c - algorithm planes: depthwise convolutions with a square kernel, read from the input where it lies.
+// planes.c - algorithm planes: depthwise convolutions with a square kernel and stride 1 or 2, read from the input where
+// it lies.
 //
 // The kernel (conv_plane_f32) leaves out what lies outside of the input, so nothing is copied. A unit of work is some
 // rows of the output of one channel.
@@ -7,10 +8,8 @@
 enum {
     POSITIONS = 8192, // of a unit, about
     CHANNELS_MAX = 2, // output channels of a group
-    WIDTH_MAX = 64,   // columns of the output, above which rows are faster
+    WIDTH_MAX = 64, // columns of the output, above which rows are faster with stride 1
 };
-
-static bool is_simple(const struct gb_conv_axis * a) { return a->stride == 1 && a->dilation == 1; }
 
 const char * gb_conv_planes_cannot(const struct gb_conv_job * j) {
     const struct gb_conv_axis *w = &j->axis[0], *h = &j->axis[1], *d = &j->axis[2];
@@ -18,8 +17,8 @@ const char * gb_conv_planes_cannot(const struct gb_conv_job * j) {
         d->kernel != 1 || d->in != 1 || d->out != 1 || d->pad != 0) {
         return "the kernel is no square of side 3, 5 or 7 on one channel";
     }
-    if (!is_simple(w) || !is_simple(h)) {
-        return "there are strides or dilations";
+    if (w->stride != h->stride || w->stride > 2 || w->dilation != 1 || h->dilation != 1) {
+        return "there are dilations, or strides that are not 1 or 2 along both axes";
     }
     if (j->x_type != GGML_TYPE_F32 || j->rounds) {
         return "the data is converted";
@@ -31,9 +30,9 @@ const char * gb_conv_planes_cannot(const struct gb_conv_job * j) {
 }
 
 const char * gb_conv_planes_declines(const struct gb_conv_job * j) {
-    return j->oc > CHANNELS_MAX         ? "a group has several output channels"
-           : j->axis[0].out > WIDTH_MAX ? "rows are long"
-                                        : NULL;
+    return j->oc > CHANNELS_MAX                                   ? "a group has several output channels"
+           : j->axis[0].stride == 1 && j->axis[0].out > WIDTH_MAX ? "rows are long"
+                                                                  : NULL;
 }
 
 size_t gb_conv_planes_work_size(const struct gb_conv_job * j, int n_tasks) {
@@ -50,19 +49,20 @@ struct planes {
 static bool run_unit(const struct planes * p, int64_t batch, int64_t group, int64_t o, int64_t first, int64_t rows) {
     const struct gb_conv_job * j = p->j;
     const struct gb_conv_axis *w = &j->axis[0], *h = &j->axis[1];
-    const int64_t above = GB_MAX(first - h->pad, (int64_t) 0); // input rows that these do not read
+    const int64_t above = GB_MAX(first * h->stride - h->pad, (int64_t) 0); // input rows that these do not read
     const int64_t channel = group * j->oc + o;
     float * buffer = gb_my_floats(p->call, gb_conv_aligned(gb_conv_terms(j)));
     const char * x = j->x + (size_t) batch * j->x_batch + (size_t) group * j->x_channel + (size_t) above * j->x_nb[1];
     float * y = j->y + batch * j->y_batch + channel * j->y_channel + first * w->out;
     const struct gb_conv_plane plane = { .side = (int) w->kernel,
+        .stride = (int) w->stride,
         .w = gb_conv_weights(p->call, j, group, o, 1, buffer),
         .x = (const float *) (const void *) x,
         .ldx = (int64_t) (j->x_nb[1] / sizeof(float)),
         .in_w = w->in,
         .in_h = h->in - above,
         .pad_w = w->pad,
-        .pad_h = GB_MAX(h->pad - first, (int64_t) 0),
+        .pad_h = GB_MAX(h->pad - first * h->stride, (int64_t) 0),
         .y = y,
         .ldy = w->out,
         .out_w = w->out,
