@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from .._base.errors import AllocationError, raise_last
+from .._base.handles import use
 from .._base.text import size_text
 from .._ffi import ffi, lib
 from ..tensor.context import Context
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Recomputation", "recomputed"]
 
+_PLAN_BUDGET_MS = 300  # gaps of a plan are bytes that the search for repetitions has saved in vain
 _ORDERS = 3  # each search for an order begins with the last one
 Found = tuple[Graph, "Recomputation", dict[Tensor, Tensor]]
 
@@ -154,4 +156,8 @@ def recomputed(
     plan = draft(graph)
     if _peak(plan) <= max_bytes:
         return graph, Recomputation((), 1.0, _peak(plan), before, _peak(plan), 0), {}
+    core = sched._live()
+    with use("Scheduler.prepare", core):
+        if lib.ggml_backend_sched_set_plan_budget(core.ptr, _PLAN_BUDGET_MS):
+            raise_last("Scheduler.prepare")
     return _Search(sched, graph, plan, draft).fit(max_bytes, before)
