@@ -34,7 +34,7 @@
 
 enum {
     NEVER = INT_MAX,
-    N_LIMITS = 32,   // limits between the least and the peak of the given order
+    N_LIMITS = 48,   // limits between the least and the peak of the given order
     ROUNDS_MIN = 3,  // of a limit
     ROUNDS_MAX = 60, // of a limit
     ROUNDS_IDLE = 6, // without a better sequence, after which a limit gets less time

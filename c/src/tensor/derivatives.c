@@ -2,6 +2,7 @@
 // operators. The column `derivative` of ops.def names the rule of each operator. derivatives_rules.h
 // explains rules.
 #include <math.h>
+#include <stdio.h>
 
 #include "tensor/derivatives_rules.h"
 
@@ -498,6 +499,15 @@ static const rule rules[GGML_OP_COUNT] = {
 };
 
 // An invalid operator has no derivative.
+// A builder that a rule calls names its own operands, so its message gets the node.
 bool gb_derive(struct gb_sweep * sweep, struct ggml_tensor * node, struct ggml_tensor * grad) {
-    return ((unsigned) node->op < GGML_OP_COUNT ? rules[node->op] : gb_derive_none)(sweep, node, grad);
+    const rule derive = (unsigned) node->op < GGML_OP_COUNT ? rules[node->op] : gb_derive_none;
+    const bool ok = derive(sweep, node, grad);
+    if (!ok && ggml_last_status() == GGML_STATUS_INVALID_ARGUMENT) {
+        char text[640], message[GB_ERROR_SIZE];
+        snprintf(message, sizeof(message), "%s", gb_last_message());
+        gb_fail(GGML_STATUS_INVALID_ARGUMENT, "%s: the gradient of %s cannot be built: %s", sweep->func,
+            gb_describe_node(node, text, sizeof(text)), message);
+    }
+    return ok;
 }

@@ -2,8 +2,8 @@
 
 The first step is another order of the nodes, which costs nothing and shortens lifetimes. Then C finds graphs with
 fewer bytes alive, for all limits (``ggml_recompute_new``). A plan may need more: it has copies, gaps, and one arena
-for each device. So graphs are planned from the cheapest one on, until a plan keeps the user's limit. The order of the graphs does
-not depend on the limit, so a higher limit never costs more.
+for each device. So graphs are planned from the cheapest one on, until a plan keeps the user's limit. The order of the
+graphs does not depend on the limit, so a higher limit never costs more.
 """
 
 from __future__ import annotations
