@@ -31,7 +31,6 @@ struct gb_plan_effort {
 };
 #define GB_PLAN_DEFAULT_STEPS ((uint64_t) 6000000) // of gb_plan_offsets
 #define GB_PLAN_STEPS_PER_MS 500000 // of an ordinary processor, or somewhat fewer
-#define GB_PLAN_BUDGET_MAX_MS ((int64_t) 60000) // of a scheduler
 
 struct gb_plan_result {
     size_t peak; // largest offset + size, sizes rounded up to the alignment

@@ -1,7 +1,8 @@
 // sched.c - public functions of the scheduler: each checks its arguments and forwards. query.c has
 // the functions that describe a plan.
-#include "plan/plan.h"
 #include "sched/plan.h"
+
+enum { PLAN_BUDGET_MAX_MS = 60000 };
 
 // ------------------------------------------------------------------------------------------------------ life and death
 
@@ -213,9 +214,9 @@ enum ggml_status ggml_backend_sched_set_check(ggml_backend_sched_t sched, bool c
 
 enum ggml_status ggml_backend_sched_set_plan_budget(ggml_backend_sched_t sched, int64_t budget_ms) {
     GB_CHECK_ARG(sched);
-    GB_FAIL_IF(budget_ms < 0 || budget_ms > GB_PLAN_BUDGET_MAX_MS, GGML_STATUS_INVALID_ARGUMENT,
-        "%s: argument 'budget_ms': %lld is not between 0 and %lld", __func__, (long long) budget_ms,
-        (long long) GB_PLAN_BUDGET_MAX_MS);
+    GB_FAIL_IF(budget_ms < 0 || budget_ms > PLAN_BUDGET_MAX_MS, GGML_STATUS_INVALID_ARGUMENT,
+        "%s: argument 'budget_ms': %lld is not between 0 and %d", __func__, (long long) budget_ms,
+        (int) PLAN_BUDGET_MAX_MS);
     GB_TRY(gb_sched_check_idle(sched, __func__));
     sched->plan_budget_ms = budget_ms;
     return GGML_STATUS_SUCCESS;
