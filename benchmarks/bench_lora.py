@@ -1,16 +1,19 @@
 """Measures the resident memory of ``examples.train.lora`` beside its model file.
 
-    PYTHONPATH=. python benchmarks/bench_lora.py MODEL.gguf TEXT.txt [--threads N] [--steps N] [--json FILE]
+    PYTHONPATH=. python benchmarks/bench_lora.py MODEL.gguf TEXT.txt [--threads N] [--steps N] [--runs N]
+                                                                 [--json FILE]
 
 A process imports the package and NumPy's random numbers, makes the tokenizer and encodes the text. A second process
 does the same and then trains. Training needs the largest resident memory of the second process minus that of the first:
-the mapped file, the plan, adapters with their state, and the objects of the graphs. Linux only.
+the mapped file, the plan, adapters with their state, and the objects of the graphs. A figure is the median of all
+runs. Linux only.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import statistics
 import subprocess
 import sys
 from pathlib import Path
@@ -61,25 +64,29 @@ def main() -> int:
     parser.add_argument("text", type=Path)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--steps", type=int, default=20)
+    parser.add_argument("--runs", type=int, default=1, help="pairs of processes (default: 1)")
     parser.add_argument("--side", choices=["imports", "training"], help=argparse.SUPPRESS)
     parser.add_argument("--json", metavar="FILE", type=Path)
     args = parser.parse_args()
     if args.side:
         print(json.dumps(one_side(args)))
         return 0
-    (imports,), (most, file, plan, before, after) = asked(args, "imports"), asked(args, "training")
+    runs = [(*asked(args, "imports"), *asked(args, "training")) for _ in range(args.runs)]
+    imports, most, file, plan, before, after = (statistics.median(figures) for figures in zip(*runs, strict=True))
+    ratios = [(run[1] - run[0]) / run[2] for run in runs]
     rows = [
         ["file, MiB", f"{file / 2**20:.1f}"],
         ["plan, scratch, activations and adapters, MiB", f"{plan / 2**20:.1f}"],
         ["resident with imports and tokenizer, MiB", f"{imports / 2**20:.1f}"],
         ["largest resident memory of training, MiB", f"{most / 2**20:.1f}"],
-        ["largest resident memory without imports / file", f"{(most - imports) / file:.3f}"],
+        ["largest resident memory without imports / file", f"{statistics.median(ratios):.3f}"],
         ["validation loss before", f"{before:.4f}"],
         [f"validation loss after {args.steps} steps", f"{after:.4f}"],
     ]
     print_table([["what", "value"], *rows])
     if args.json:
-        args.json.write_text(json.dumps({"columns": ["what", "value"], "rows": rows}, indent=1) + "\n")
+        table = {"columns": ["what", "value"], "rows": rows, "ratios": [round(ratio, 4) for ratio in ratios]}
+        args.json.write_text(json.dumps(table, indent=1) + "\n")
     return 0
 
 

@@ -50,6 +50,11 @@ GGML_API int ggml_backend_sched_get_n_copies(ggml_backend_sched_t sched);
 // filled with NaN. GGML_SCHED_CHECK=1 in the environment has the same effect.
 GGML_API enum ggml_status ggml_backend_sched_set_check(ggml_backend_sched_t sched, bool check);
 
+// How long the planner searches, for each arena of plans that are made from now on, if its heuristics miss the lower
+// bound: at most 60,000 milliseconds. The budget is counted in steps, so equal graphs get equal plans. 0, initially:
+// some 10 milliseconds.
+GGML_API enum ggml_status ggml_backend_sched_set_plan_budget(ggml_backend_sched_t sched, int64_t budget_ms);
+
 // ----------------------------------------------------------------------------------------------------- assigning nodes
 
 // How the scheduler assigns nodes that the user did not assign. WEIGHTS: to the backend of their

@@ -85,6 +85,15 @@ struct ggml_recompute_info {
 GGML_API struct ggml_cgraph * ggml_graph_recompute(struct ggml_context * ctx, struct ggml_cgraph * cgraph,
     size_t max_bytes, const bool * counted, struct ggml_recompute_info * info);
 
+// The same for several limits: one search, and a graph for each limit. A higher limit never costs
+// more. cgraph must outlive the search, and its nodes must not change. A graph outlives the search.
+// To go through all choices, from cheap to tight, pass SIZE_MAX and then info->after - 1.
+struct ggml_recompute;
+GGML_API struct ggml_recompute * ggml_recompute_new(struct ggml_cgraph * cgraph, const bool * counted);
+GGML_API struct ggml_cgraph * ggml_recompute_graph(struct ggml_recompute * search, struct ggml_context * ctx,
+    size_t max_bytes, struct ggml_recompute_info * info);
+GGML_API void ggml_recompute_free(struct ggml_recompute * search);
+
 // cdef: end
 
 #ifdef __cplusplus

@@ -16,8 +16,8 @@ enum { NONE = -1 };
 
 static const double work_of_a_byte = 8; // operations that take as long as reading a byte, on common processors
 
-struct recompute {
-    const struct ggml_cgraph * graph;
+struct ggml_recompute {
+    struct ggml_cgraph * graph;
     const bool * counted; // by node; NULL: nodes without memory
     struct gb_ptrmap placed; // root to be placed -> its id
     struct gb_ptrmap position; // node -> its index in the graph
@@ -27,6 +27,7 @@ struct recompute {
     int n_entries;
     struct gb_recompute_node * nodes; // owned; by entry
     struct gb_recompute_storage * storages; // owned; by id
+    struct gb_recompute_result found;
     // the new graph
     struct ggml_context * ctx;
     void * first; // the first object that was made in ctx; NULL: none
@@ -36,7 +37,7 @@ struct recompute {
     GB_VEC(int) chain;
 };
 
-static void free_recompute(struct recompute * r) {
+static void free_recompute(struct ggml_recompute * r) {
     gb_ptrmap_free(&r->placed);
     gb_ptrmap_free(&r->position);
     gb_liveness_free(&r->live);
@@ -48,6 +49,7 @@ static void free_recompute(struct recompute * r) {
     gb_vec_free(&r->made);
     gb_vec_free(&r->origins);
     gb_vec_free(&r->chain);
+    gb_recompute_free(&r->found);
 }
 
 // ----------------------------------------------------------------------------------------------------- the input
@@ -57,7 +59,7 @@ static int64_t number_of(const struct gb_ptrmap * map, const struct ggml_tensor 
     return number == GB_PTRMAP_ABSENT ? NONE : number;
 }
 
-static enum ggml_status number_nodes(struct recompute * r) {
+static enum ggml_status number_nodes(struct ggml_recompute * r) {
     bool ok = true;
     for (int i = 0; ok && i < r->graph->n_nodes; i++) {
         const struct ggml_tensor * node = r->graph->nodes[i];
@@ -68,13 +70,13 @@ static enum ggml_status number_nodes(struct recompute * r) {
     return ok ? GGML_STATUS_SUCCESS : GGML_STATUS_ALLOC_FAILED;
 }
 
-static enum ggml_status find_lifetimes(struct recompute * r) {
+static enum ggml_status find_lifetimes(struct ggml_recompute * r) {
     struct gb_liveness_input in = gb_one_arena_input(r->graph, &r->placed);
     in.no_join = true;
     return gb_liveness_compute(&in, &r->live);
 }
 
-static void find_entries(struct recompute * r) {
+static void find_entries(struct ggml_recompute * r) {
     for (int i = 0; i < r->graph->n_nodes; i++) {
         r->is_entry[i] = true;
     }
@@ -105,7 +107,7 @@ static void add_read(struct gb_recompute_node * to, int storage, bool over) {
 }
 
 // Describes an entry, and the storage that begins with it.
-static void describe(struct recompute * r, int entry) {
+static void describe(struct ggml_recompute * r, int entry) {
     const int i = r->entries[entry];
     const struct ggml_tensor * node = r->graph->nodes[i];
     const int32_t * ids = r->live.ids + (size_t) i * GB_LIVE_SLOTS;
@@ -129,7 +131,7 @@ static void describe(struct recompute * r, int entry) {
     }
 }
 
-static void describe_storages(struct recompute * r) {
+static void describe_storages(struct ggml_recompute * r) {
     for (size_t id = 0; id < r->placed.n; id++) {
         const int64_t item = r->live.item_of[id];
         struct gb_recompute_storage * to = &r->storages[id];
@@ -142,7 +144,7 @@ static void describe_storages(struct recompute * r) {
 }
 
 // Goes through the entries from last to first, so that `written` has the next write to each root.
-static bool find_writes(struct recompute * r, struct gb_ptrmap * written) {
+static bool find_writes(struct ggml_recompute * r, struct gb_ptrmap * written) {
     bool ok = true;
     for (int e = r->n_entries - 1; ok && e >= 0; e--) {
         const struct ggml_tensor * node = r->graph->nodes[r->entries[e]];
@@ -164,7 +166,7 @@ static bool find_writes(struct recompute * r, struct gb_ptrmap * written) {
     return ok;
 }
 
-static enum ggml_status describe_graph(struct recompute * r) {
+static enum ggml_status describe_graph(struct ggml_recompute * r) {
     const size_t n = (size_t) r->graph->n_nodes + 1;
     GB_TRY(number_nodes(r));
     GB_TRY(find_lifetimes(r));
@@ -190,14 +192,14 @@ static enum ggml_status describe_graph(struct recompute * r) {
 // ------------------------------------------------------------------------------------------------------- the new graph
 
 // The tensor that has the current content of t. Leafs, NULL and t itself stay.
-static struct ggml_tensor * current(const struct recompute * r, const struct ggml_tensor * node,
+static struct ggml_tensor * current(const struct ggml_recompute * r, const struct ggml_tensor * node,
     struct ggml_tensor * t) {
     const int64_t at = t && t != node ? number_of(&r->position, t) : NONE;
     return at == NONE ? t : r->now[at];
 }
 
 // True if a tensor has the node's operator on the current contents.
-static bool is_current(const struct recompute * r, const struct ggml_tensor * node, const struct ggml_tensor * t) {
+static bool is_current(const struct ggml_recompute * r, const struct ggml_tensor * node, const struct ggml_tensor * t) {
     bool same = t != NULL && t->view_src == current(r, node, node->view_src);
     for (int s = 0; same && s < GGML_MAX_SRC; s++) {
         const bool is_own = node->src[s] == node;
@@ -206,7 +208,7 @@ static bool is_current(const struct recompute * r, const struct ggml_tensor * no
     return same;
 }
 
-static struct ggml_tensor * make_clone(struct recompute * r, const struct ggml_tensor * node, bool again) {
+static struct ggml_tensor * make_clone(struct ggml_recompute * r, const struct ggml_tensor * node, bool again) {
     struct ggml_tensor * root = current(r, node, node->view_src);
     struct ggml_tensor * copy =
         root ? gb_tensor_view(r->ctx, root, GGML_MAX_DIMS, node->ne, node->nb, node->view_offs, "ggml_graph_recompute")
@@ -229,7 +231,7 @@ static struct ggml_tensor * make_clone(struct recompute * r, const struct ggml_t
 
 // Adds the node to the new graph: itself if it reads nothing but tensors of the old one, else a
 // clone.
-static bool add_node(struct recompute * r, int i, bool again) {
+static bool add_node(struct ggml_recompute * r, int i, bool again) {
     struct ggml_tensor * node = r->graph->nodes[i];
     struct ggml_tensor * t = !again && is_current(r, node, node) ? node : make_clone(r, node, again);
     r->now[i] = t;
@@ -237,7 +239,7 @@ static bool add_node(struct recompute * r, int i, bool again) {
 }
 
 // Adds the views between a source and its storage, unless they show the current content already.
-static bool add_views(struct recompute * r, const struct ggml_tensor * node, int s) {
+static bool add_views(struct ggml_recompute * r, const struct ggml_tensor * node, int s) {
     bool ok = true;
     r->chain.n = 0;
     for (struct ggml_tensor * t = node->src[s]; ok && t && t != node;) {
@@ -255,10 +257,10 @@ static bool add_views(struct recompute * r, const struct ggml_tensor * node, int
     return ok;
 }
 
-static bool add_entries(struct recompute * r, const struct gb_recompute_result * found) {
+static bool add_entries(struct ggml_recompute * r, const struct gb_recompute_choice * choice) {
     bool ok = true;
-    for (int k = 0; ok && k < found->n; k++) {
-        const int i = r->entries[found->sequence[k]];
+    for (int k = 0; ok && k < choice->n; k++) {
+        const int i = r->entries[choice->sequence[k]];
         const struct ggml_tensor * node = r->graph->nodes[i];
         for (int s = 0; ok && s < GGML_MAX_SRC; s++) {
             ok = add_views(r, node, s);
@@ -269,7 +271,7 @@ static bool add_entries(struct recompute * r, const struct gb_recompute_result *
 }
 
 // A graph of the nodes made, with the leafs of the old one.
-static struct ggml_cgraph * new_graph(struct recompute * r, struct ggml_recompute_info * info) {
+static struct ggml_cgraph * new_graph(struct ggml_recompute * r, struct ggml_recompute_info * info) {
     const size_t n = r->made.n, n_leafs = (size_t) r->graph->n_leafs;
     int32_t * origins = gb_context_alloc(r->ctx, GGML_OBJECT_WORK_BUFFER, (n + 1) * sizeof(*origins));
     r->first = r->first ? r->first : origins;
@@ -291,32 +293,72 @@ static struct ggml_cgraph * new_graph(struct recompute * r, struct ggml_recomput
     return graph;
 }
 
-static struct ggml_cgraph * recompute(struct recompute * r, size_t max_bytes, struct ggml_recompute_info * info) {
-    struct gb_recompute_result found = { 0 };
-    struct ggml_cgraph * graph = NULL;
-    if (describe_graph(r) != GGML_STATUS_SUCCESS) {
+// Forgets the graph that was made last.
+static void begin_graph(struct ggml_recompute * r, struct ggml_context * ctx) {
+    r->ctx = ctx;
+    r->first = NULL;
+    r->made.n = r->origins.n = 0;
+    for (int i = 0; i < r->graph->n_nodes; i++) {
+        r->now[i] = NULL;
+    }
+}
+
+struct ggml_recompute * ggml_recompute_new(struct ggml_cgraph * cgraph, const bool * counted) {
+    if (gb_graph_check(cgraph, "cgraph", __func__) != GGML_STATUS_SUCCESS) {
         return NULL;
     }
-    const struct gb_recompute_input in = { r->nodes, r->n_entries, r->storages, (int) r->placed.n };
-    if (gb_recompute(&in, max_bytes, &found) != GGML_STATUS_SUCCESS) {
+    struct ggml_recompute * r = gb_calloc(1, sizeof(*r));
+    if (r == NULL) {
         return NULL;
     }
-    *info = (struct ggml_recompute_info){ found.before, found.after, found.least, found.lower_bound, found.work,
-        found.again, found.n - r->n_entries, NULL };
-    if (found.sequence == NULL) {
-        info->n_again = 0;
+    *r = (struct ggml_recompute){ .graph = cgraph, .counted = counted };
+    bool ok = describe_graph(r) == GGML_STATUS_SUCCESS;
+    if (ok) {
+        const struct gb_recompute_input in = { r->nodes, r->n_entries, r->storages, (int) r->placed.n };
+        ok = gb_recompute(&in, &r->found) == GGML_STATUS_SUCCESS;
+    }
+    r->counted = NULL;
+    if (!ok) {
+        ggml_recompute_free(r);
+        return NULL;
+    }
+    return r;
+}
+
+struct ggml_cgraph * ggml_recompute_graph(struct ggml_recompute * search, struct ggml_context * ctx, size_t max_bytes,
+    struct ggml_recompute_info * info) {
+    GB_CHECK_ARG_RETURNING(search, NULL);
+    GB_CHECK_ARG_RETURNING(ctx, NULL);
+    GB_CHECK_ARG_RETURNING(info, NULL);
+    struct ggml_recompute * r = search;
+    const struct gb_recompute_result * found = &r->found;
+    const struct gb_recompute_choice * choice = gb_recompute_choose(found, max_bytes);
+    *info = (struct ggml_recompute_info){
+        .before = found->before, .least = found->least, .lower_bound = found->lower_bound, .work = found->work
+    };
+    if (choice == NULL) {
         gb_fail(GGML_STATUS_ALLOC_FAILED,
             "ggml_graph_recompute: argument 'max_bytes': %zu bytes are too few: the least that was found is %zu bytes, "
             "and no choice needs less than %zu",
-            max_bytes, found.least, found.lower_bound);
-    } else if (add_entries(r, &found)) {
-        graph = new_graph(r, info);
+            max_bytes, found->least, found->lower_bound);
+        return NULL;
     }
-    gb_free(found.sequence);
+    info->after = choice->peak;
+    info->again = choice->again;
+    info->n_again = choice->n - r->n_entries;
+    begin_graph(r, ctx);
+    struct ggml_cgraph * graph = add_entries(r, choice) ? new_graph(r, info) : NULL;
     if (graph == NULL && r->first != NULL) {
-        gb_context_drop(r->ctx, r->first);
+        gb_context_drop(ctx, r->first);
     }
     return graph;
+}
+
+void ggml_recompute_free(struct ggml_recompute * search) {
+    if (search != NULL) {
+        free_recompute(search);
+        gb_free(search);
+    }
 }
 
 struct ggml_cgraph * ggml_graph_recompute(struct ggml_context * ctx, struct ggml_cgraph * cgraph, size_t max_bytes,
@@ -324,11 +366,8 @@ struct ggml_cgraph * ggml_graph_recompute(struct ggml_context * ctx, struct ggml
     GB_CHECK_ARG_RETURNING(ctx, NULL);
     GB_CHECK_ARG_RETURNING(info, NULL);
     *info = (struct ggml_recompute_info){ 0 };
-    if (gb_graph_check(cgraph, "cgraph", __func__) != GGML_STATUS_SUCCESS) {
-        return NULL;
-    }
-    struct recompute r = { .graph = cgraph, .counted = counted, .ctx = ctx };
-    struct ggml_cgraph * graph = recompute(&r, max_bytes, info);
-    free_recompute(&r);
+    struct ggml_recompute * r = ggml_recompute_new(cgraph, counted);
+    struct ggml_cgraph * graph = r ? ggml_recompute_graph(r, ctx, max_bytes, info) : NULL;
+    ggml_recompute_free(r);
     return graph;
 }

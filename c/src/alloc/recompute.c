@@ -2,21 +2,24 @@
 //
 // 1. A simulation runs the nodes in order within the limit. If a node does not fit, the simulation
 //    drops storages. Before a node reads a dropped storage, the storage's maker runs again. If the
-//    maker reads dropped storages, their makers run before it. The storage to drop is the cheapest by
+//    maker reads dropped storages, their makers run before it: the most expensive source first, so
+//    that few other sources wait in memory. The storage to drop is the cheapest by
 //
 //        work to get it back / (bytes * time until the next use ^ exponent)
 //
 //    (Kirisame et al. 2021, with the known next use instead of the last one.) The work includes all
 //    dropped storages that would have to run again before. A storage without a reader of its own
-//    stays while a dropped storage needs it.
+//    stays while a dropped storage needs it. Sources that wait are dropped, too, if nothing else is
+//    left. Otherwise a long chain of nodes to run again keeps the other sources of all its nodes.
 // 2. A node whose result was dropped before its first use does not run there, but later. Then
 //    repetitions that are not needed are removed, the most expensive first: their readers use the
 //    earlier content, which lives longer.
-// 3. Simulation and removal run for several exponents, then with random factors on the work and
-//    lower limits, until a budget of steps is spent. The sequence with the least work wins.
+// 3. The smallest limit is bisected. Its sequence is the first choice. Then higher limits follow, up to
+//    the peak of the given order. The best sequence of the limit before loses repetitions that are not
+//    needed any more. Simulations with several exponents and random factors compete with it.
 //
-// The smallest limit is bisected with the first simulations. Its sequence is the first candidate, so
-// a limit that is not below it is always met.
+// A choice meets all higher limits, too, so the work never rises with the limit. The limits do not
+// depend on the caller's limit.
 #include "alloc/recompute.h"
 
 #include <limits.h>
@@ -29,11 +32,23 @@
 #include "base/status.h"
 #include "base/vec.h"
 
-enum { NEVER = INT_MAX, ROUNDS_MAX = 300, BISECTIONS = 24, N_EXPONENTS = 4, REPEATS_MAX = 12 };
+enum {
+    NEVER = INT_MAX,
+    N_LIMITS = 48,   // limits between the least and the peak of the given order
+    ROUNDS_MIN = 3,  // of a limit
+    ROUNDS_MAX = 60, // of a limit
+    ROUNDS_IDLE = 6, // without a better sequence, after which a limit gets less time
+    BISECTIONS = 24,
+    N_EXPONENTS = 4,
+    REPEATS_MAX = 12, // the most nodes of a sequence, relative to those of the given order
+    REPEATS_OF_ROUND = 4, // the same, where a sequence is known
+    TRIES_MAX = 12,  // sources of a waiting node that run again
+};
 
 static const double exponents[N_EXPONENTS] = { 1.0, 0.5, 2.0, 0.0 };
 // Budgets; a step takes a nanosecond or two.
-static const uint64_t steps_max = 100000000; // of all rounds
+static const uint64_t steps_of_limit = 40000000; // of the rounds of a limit
+static const uint64_t steps_if_idle = 5000000; // of the same, if the last rounds found nothing better
 static const uint64_t steps_to_meet = 2000000; // to find out if a limit can be met
 
 // A sequence and what is known about it.
@@ -48,13 +63,17 @@ struct search {
     uint64_t steps, random;
     // the simulation; all owned, by storage
     bool * resident;
-    int * pins; // nodes on the stack that read it
+    bool * held; // the node that runs reads it
+    int * waiting; // nodes on the stack that read it
     int * next; // the node for which it is needed next
     unsigned * seen;
+    int * tries; // owned; by node on the stack: its sources that ran again
     unsigned stamp;
     size_t live, limit;
     double exponent, noise, lazy; // lazy: share of the nodes that run right before their first reader
-    int first_read; // the source to compute first
+    int first_read; // the source to compute first; 0: the most expensive one
+    int repeats;     // the most nodes of a sequence, relative to those of the given order
+    bool keeps_waiting; // what waiting nodes read is dropped last
     GB_VEC(int) stack; // nodes to run; each waits for those above it
     GB_VEC(int) todo;
     // the count of a sequence; a content is a position, or the length of the sequence plus a storage
@@ -62,13 +81,16 @@ struct search {
     GB_VEC(int) last; // per content: the last position that reads it
     int * now;        // owned; by storage: its content
     GB_VEC(bool) skip; // per position: removed, or without readers
+    GB_VEC(size_t) level; // per position: bytes alive while its node runs
 };
 
 static void free_sequence(struct sequence * q) { gb_vec_free(&q->nodes); }
 
 static void free_search(struct search * s) {
     gb_free(s->resident);
-    gb_free(s->pins);
+    gb_free(s->held);
+    gb_free(s->waiting);
+    gb_free(s->tries);
     gb_free(s->next);
     gb_free(s->seen);
     gb_free(s->now);
@@ -77,17 +99,20 @@ static void free_search(struct search * s) {
     gb_vec_free(&s->from);
     gb_vec_free(&s->last);
     gb_vec_free(&s->skip);
+    gb_vec_free(&s->level);
 }
 
 static bool init_search(struct search * s, const struct gb_recompute_input * in) {
     const size_t n = (size_t) in->n_storages + 1;
     *s = (struct search){ .in = in, .random = 1 };
     s->resident = gb_calloc(n, sizeof(*s->resident));
-    s->pins = gb_calloc(n, sizeof(*s->pins));
+    s->held = gb_calloc(n, sizeof(*s->held));
+    s->waiting = gb_calloc(n, sizeof(*s->waiting));
+    s->tries = gb_calloc((size_t) in->n_nodes + 1, sizeof(*s->tries));
     s->next = gb_calloc(n, sizeof(*s->next));
     s->seen = gb_calloc(n, sizeof(*s->seen));
     s->now = gb_calloc(n, sizeof(*s->now));
-    return s->resident && s->pins && s->next && s->seen && s->now;
+    return s->resident && s->held && s->waiting && s->tries && s->next && s->seen && s->now;
 }
 
 static double random_unit(struct search * s) { // splitmix64
@@ -153,10 +178,9 @@ static double work_to_repeat(struct search * s, int storage) {
     return ok ? work : -1;
 }
 
-// True if the node may overwrite the storage, which no other node on the stack reads.
+// True if the node may overwrite the storage.
 static bool can_overwrite(const struct search * s, const struct gb_recompute_node * node, int i) {
-    if (node->makes == GB_RECOMPUTE_NONE || s->pins[i] != 1 ||
-        s->in->storages[i].size != s->in->storages[node->makes].size) {
+    if (node->makes == GB_RECOMPUTE_NONE || s->in->storages[i].size != s->in->storages[node->makes].size) {
         return false;
     }
     for (int k = 0; k < node->n_reads; k++) {
@@ -167,21 +191,23 @@ static bool can_overwrite(const struct search * s, const struct gb_recompute_nod
     return false;
 }
 
-// True if the storage can be computed again for its next use, and the nodes on the stack do not
-// read it. `over`: a node that may overwrite it, or NULL.
+// True if the storage can be computed again for its next use, and the node that runs does not read
+// it. `over`: a node that may overwrite it, or NULL.
 static bool can_drop(const struct search * s, const struct gb_recompute_node * over, int i) {
     const struct gb_recompute_storage * storage = &s->in->storages[i];
     return s->resident[i] && !storage->to_end && storage->size > 0 && can_repeat(s, i, s->next[i]) &&
-           (s->pins[i] == 0 || (over && can_overwrite(s, over, i)));
+           (!s->held[i] || (over && can_overwrite(s, over, i)));
 }
 
 // The storage that is cheapest to drop. NONE: no storage can be dropped.
 static int cheapest(struct search * s, const struct gb_recompute_node * over, int from) {
     int best = GB_RECOMPUTE_NONE;
     double lowest = 0;
+    bool best_waits = true;
     for (int i = 0; i < s->in->n_storages; i++) {
         s->steps++;
-        if (!can_drop(s, over, i)) {
+        const bool waits = s->keeps_waiting && s->waiting[i] > (int) s->held[i];
+        if ((waits && !best_waits) || !can_drop(s, over, i)) {
             continue;
         }
         const double work = work_to_repeat(s, i), time = (double) (s->next[i] - from + 1);
@@ -190,8 +216,9 @@ static int cheapest(struct search * s, const struct gb_recompute_node * over, in
         }
         const double factor = s->noise > 0 ? exp(s->noise * (random_unit(s) - 0.5)) : 1;
         const double price = (work + 1e-9) * factor / ((double) s->in->storages[i].size * pow(time, s->exponent));
-        if (best == GB_RECOMPUTE_NONE || price < lowest) {
+        if (best == GB_RECOMPUTE_NONE || price < lowest || (best_waits && !waits)) {
             best = i;
+            best_waits = waits;
             lowest = price;
         }
     }
@@ -218,7 +245,7 @@ static bool make_room(struct search * s, int running, int from) {
     }
     find_next(s, from, running);
     for (int i = 0; i < s->in->n_storages; i++) {
-        if (s->resident[i] && s->pins[i] == 0 && s->next[i] == NEVER) {
+        if (s->resident[i] && !s->held[i] && s->next[i] == NEVER) {
             drop(s, i);
         }
     }
@@ -232,7 +259,7 @@ static bool make_room(struct search * s, int running, int from) {
         if (i == GB_RECOMPUTE_NONE) {
             return false;
         }
-        over = s->pins[i] > 0 ? NULL : over;
+        over = s->held[i] ? NULL : over;
         drop(s, i);
     }
     return true;
@@ -240,29 +267,46 @@ static bool make_room(struct search * s, int running, int from) {
 
 static bool enter(struct search * s, int node) {
     for (int k = 0; k < s->in->nodes[node].n_reads; k++) {
-        s->pins[s->in->nodes[node].reads[k]]++;
+        s->waiting[s->in->nodes[node].reads[k]]++;
     }
+    s->tries[node] = 0;
     return gb_vec_push(&s->stack, node);
 }
 
 static void leave(struct search * s) {
     const struct gb_recompute_node * node = &s->in->nodes[s->stack.data[--s->stack.n]];
     for (int k = 0; k < node->n_reads; k++) {
-        s->pins[node->reads[k]]--;
+        s->waiting[node->reads[k]]--;
     }
 }
 
-// A storage that the node reads and that is not there, in an order that varies between rounds. NONE:
-// all are there.
-static int missing(const struct search * s, int node) {
+static void hold(struct search * s, int node, bool is_held) {
+    for (int k = 0; k < s->in->nodes[node].n_reads; k++) {
+        s->held[s->in->nodes[node].reads[k]] = is_held;
+    }
+}
+
+// The source to compute next: the most expensive one that is not there, or in some rounds the first
+// one in another order. NONE: all are there.
+static int missing(struct search * s, int node) {
     const int n = s->in->nodes[node].n_reads;
+    int best = GB_RECOMPUTE_NONE;
+    double most = 0;
     for (int k = 0; k < n; k++) {
         const int read = s->in->nodes[node].reads[(k + s->first_read) % n];
-        if (!s->resident[read]) {
+        if (s->resident[read]) {
+            continue;
+        }
+        if (s->first_read > 0) {
             return read;
         }
+        const double work = n > 1 ? work_to_repeat(s, read) : 0;
+        if (best == GB_RECOMPUTE_NONE || work > most) {
+            best = read;
+            most = work;
+        }
     }
-    return GB_RECOMPUTE_NONE;
+    return best;
 }
 
 // True if the node need not run in its place, because it can run right before its first reader.
@@ -277,16 +321,19 @@ static bool can_wait(struct search * s, int node) {
 
 // Runs node `base` of the given order, after what must run again for it.
 static bool run_now(struct search * s, struct sequence * q, int base) {
-    const size_t most = (size_t) REPEATS_MAX * (size_t) s->in->n_nodes + 64;
+    const size_t most = (size_t) s->repeats * (size_t) s->in->n_nodes + 64;
     bool ok = enter(s, base);
     while (ok && s->stack.n > 0 && q->nodes.n < most) {
         const int v = s->stack.data[s->stack.n - 1], absent = missing(s, v);
         if (absent != GB_RECOMPUTE_NONE) {
-            ok = s->in->storages[absent].may_repeat && enter(s, s->in->storages[absent].maker);
+            ok = s->in->storages[absent].may_repeat && ++s->tries[v] <= TRIES_MAX &&
+                 enter(s, s->in->storages[absent].maker);
             continue;
         }
         const int made = s->in->nodes[v].makes;
+        hold(s, v, true);
         ok = make_room(s, v, v == base ? base + 1 : base) && gb_vec_push(&q->nodes, v);
+        hold(s, v, false);
         if (ok && made != GB_RECOMPUTE_NONE) {
             s->resident[made] = true;
             s->live += s->in->storages[made].size;
@@ -318,7 +365,8 @@ static bool simulate(struct search * s, struct sequence * q) {
     s->live = 0;
     s->stack.n = 0;
     for (int i = 0; i < s->in->n_storages; i++) {
-        s->pins[i] = 0;
+        s->held[i] = false;
+        s->waiting[i] = 0;
         s->resident[i] = s->in->storages[i].maker == GB_RECOMPUTE_NONE;
         s->live += s->resident[i] ? s->in->storages[i].size : 0;
     }
@@ -370,9 +418,9 @@ static bool find_contents(struct search * s, const struct sequence * q) {
     return true;
 }
 
-// Returns the bytes alive after the node at position k, if `live` bytes were alive before it. Raises
-// *peak to the bytes alive while it runs.
-static size_t count_node(const struct search * s, const struct sequence * q, int k, size_t live, size_t * peak) {
+// Returns the bytes alive after the node at position k, if `live` bytes were alive before it. Sets
+// *level to the bytes alive while it runs.
+static size_t count_node(const struct search * s, const struct sequence * q, int k, size_t live, size_t * level) {
     const struct gb_recompute_node * node = &s->in->nodes[q->nodes.data[k]];
     const size_t size = node->makes == GB_RECOMPUTE_NONE ? 0 : s->in->storages[node->makes].size;
     size_t dying = 0, over = 0;
@@ -383,7 +431,7 @@ static size_t count_node(const struct search * s, const struct sequence * q, int
             over = node->over[j] && bytes == size ? size : over;
         }
     }
-    *peak = GB_MAX(*peak, live + size - over);
+    *level = live + size - over;
     const bool is_read = node->makes == GB_RECOMPUTE_NONE || s->last.data[k] >= 0;
     return live + (is_read ? size : 0) - dying;
 }
@@ -394,7 +442,7 @@ static size_t count_node(const struct search * s, const struct sequence * q, int
 static bool count_sequence(struct search * s, struct sequence * q) {
     const size_t n = q->nodes.n;
     if (!gb_vec_resize_zero(&s->from, n * GB_LIVE_SLOTS + 1) ||
-        !gb_vec_resize_zero(&s->last, n + (size_t) s->in->n_storages + 1)) {
+        !gb_vec_resize_zero(&s->last, n + (size_t) s->in->n_storages + 1) || !gb_vec_resize_zero(&s->level, n + 1)) {
         return false;
     }
     q->peak = SIZE_MAX;
@@ -409,8 +457,10 @@ static bool count_sequence(struct search * s, struct sequence * q) {
     }
     q->peak = live;
     for (size_t k = 0; k < n; k++) {
+        s->level.data[k] = live;
         if (!s->skip.data[k]) {
-            live = count_node(s, q, (int) k, live, &q->peak);
+            live = count_node(s, q, (int) k, live, &s->level.data[k]);
+            q->peak = GB_MAX(q->peak, s->level.data[k]);
             q->work += s->in->nodes[q->nodes.data[k]].work;
         }
     }
@@ -448,13 +498,55 @@ static void compact(const struct search * s, struct sequence * q) {
     q->nodes.n = n;
 }
 
-// Tries the removal of each repetition while the budget of steps lasts. False: memory ran out, or
-// the poll asked to stop.
+// The first position at which memory can become free if position p is removed: its sources die
+// earlier or are removed, too. Memory ran out: 0.
+static int first_freed(struct search * s, const struct sequence * q, int p) {
+    const int n = (int) q->nodes.n;
+    int first = p;
+    s->todo.n = 0;
+    bool ok = gb_vec_push(&s->todo, p);
+    while (ok && first > 0 && s->todo.n > 0) {
+        const int k = s->todo.data[--s->todo.n];
+        const struct gb_recompute_node * node = &s->in->nodes[q->nodes.data[k]];
+        s->steps++;
+        for (int j = 0; ok && j < node->n_reads; j++) {
+            const int content = s->from.data[(size_t) k * GB_LIVE_SLOTS + (size_t) j];
+            if (s->last.data[content] == k) {
+                first = content >= n ? 0 : GB_MIN(first, content);
+                ok = content >= n || gb_vec_push(&s->todo, content);
+            }
+        }
+    }
+    return ok ? first : 0;
+}
+
+// True if the earlier content does not fit between its last reader and the repetition at position p.
+static bool cannot_remove(struct search * s, const struct sequence * q, int p, size_t limit) {
+    const int v = q->nodes.data[p];
+    int earlier = p - 1;
+    while (earlier >= 0 && (s->skip.data[earlier] || q->nodes.data[earlier] != v)) {
+        earlier--;
+    }
+    if (earlier < 0) {
+        return false;
+    }
+    const size_t size = s->in->storages[s->in->nodes[v].makes].size;
+    const int end = first_freed(s, q, p);
+    s->steps += (uint64_t) (p - earlier);
+    for (int k = GB_MAX(s->last.data[earlier], earlier) + 1; k < end; k++) {
+        if (s->level.data[k] + size > limit) {
+            return true;
+        }
+    }
+    return false;
+}
+
+// Tries the removal of each repetition. False: memory ran out, or the poll asked to stop.
 static bool remove_each(struct search * s, struct sequence * q, const struct repetition * list, size_t n, size_t limit,
     bool * saved) {
     bool ok = true;
-    for (size_t i = 0; ok && i < n && s->steps < steps_max; i++) {
-        if (s->skip.data[list[i].position]) {
+    for (size_t i = 0; ok && i < n; i++) {
+        if (s->skip.data[list[i].position] || cannot_remove(s, q, list[i].position, limit)) {
             continue;
         }
         memcpy(saved, s->skip.data, q->nodes.n * sizeof(bool));
@@ -462,9 +554,10 @@ static bool remove_each(struct search * s, struct sequence * q, const struct rep
         ok = gb_check_poll() == GGML_STATUS_SUCCESS && count_sequence(s, q);
         if (ok && q->peak > limit) {
             memcpy(s->skip.data, saved, q->nodes.n * sizeof(bool));
+            ok = count_sequence(s, q);
         }
     }
-    return ok && count_sequence(s, q);
+    return ok;
 }
 
 // Lists the positions at which a node runs that has run before. `ran`: by node, all false.
@@ -525,25 +618,9 @@ static void begin_round(struct search * s, int round, size_t limit) {
     s->exponent = exponents[round % N_EXPONENTS];
     s->noise = varies ? 4 * random_unit(s) : 0;
     s->lazy = round / N_EXPONENTS % 3 == 1 ? random_unit(s) : 0;
-    s->first_read = varies ? (int) (GB_LIVE_SLOTS * random_unit(s)) : 0;
-    s->limit = varies ? limit - (size_t) ((double) limit * 0.1 * random_unit(s) * (round / N_EXPONENTS % 2)) : limit;
-}
-
-// Replaces `best`, which meets the limit, by the sequence with the least work of all rounds.
-static enum ggml_status find_best(struct search * s, size_t limit, struct sequence * best) {
-    struct sequence q = { 0 };
-    enum ggml_status status = GGML_STATUS_SUCCESS;
-    for (int round = 0;
-        status == GGML_STATUS_SUCCESS && round < ROUNDS_MAX && (round < N_EXPONENTS || s->steps < steps_max); round++) {
-        const uint64_t failures = gb_fail_count();
-        begin_round(s, round, limit);
-        if (simulate(s, &q) && improve(s, &q, limit) && q.work < best->work) {
-            swap(best, &q);
-        }
-        status = gb_status_since(failures);
-    }
-    free_sequence(&q);
-    return status;
+    s->first_read = round / N_EXPONENTS % 2 == 1 ? 1 + (int) (GB_LIVE_SLOTS * random_unit(s)) : 0;
+    s->keeps_waiting = round % 3 != 2;
+    s->limit = limit;
 }
 
 // Meets a limit with few rounds; `q` gets the sequence.
@@ -551,12 +628,12 @@ static enum ggml_status meet(struct search * s, size_t limit, struct sequence * 
     const uint64_t failures = gb_fail_count();
     *found = false;
     s->steps = 0;
+    s->repeats = REPEATS_MAX;
     enum ggml_status status = GGML_STATUS_SUCCESS;
     for (int round = 0; status == GGML_STATUS_SUCCESS && !*found && round < ROUNDS_MAX &&
                         (round < N_EXPONENTS || s->steps < steps_to_meet);
         round++) {
         begin_round(s, round, limit);
-        s->limit = limit;
         *found = simulate(s, q) && count_all(s, q);
         status = gb_status_since(failures);
     }
@@ -604,56 +681,182 @@ static size_t lower_bound_of(struct search * s) {
     return most;
 }
 
-// -------------------------------------------------------------------------------------------------------------- result
+// -------------------------------------------------------------------------------------------------------- the choices
 
-static enum ggml_status search(struct search * s, size_t limit, struct sequence * least, struct sequence * best,
-    struct gb_recompute_result * result, bool * found) {
+// Limits from the least to below the peak of the given order, and the best sequence of each. A
+// sequence is at the lowest limit that it meets.
+struct ladder {
+    int n;
+    size_t limits[N_LIMITS];
+    struct sequence best[N_LIMITS]; // owned; without nodes: none
+    double work; // of the given order
+};
+
+static size_t divisor_of(size_t a, size_t b) { // the greatest common one
+    while (b > 0) {
+        const size_t rest = a % b;
+        a = b;
+        b = rest;
+    }
+    return a;
+}
+
+// Each limit is higher than the one before by the same ratio, because the work falls fast above the
+// least. Distances are multiples of the greatest common divisor of all sizes, so small graphs have a
+// limit for each peak.
+static void make_ladder(const struct gb_recompute_input * in, size_t least, size_t before, struct ladder * l) {
+    size_t unit = 0;
+    for (int i = 0; i < in->n_storages; i++) {
+        unit = divisor_of(in->storages[i].size, unit);
+    }
+    unit = GB_MAX(unit, (size_t) 1);
+    const bool has_all = (before - least) / unit <= N_LIMITS;
+    const double ratio = has_all || least == 0 ? 1 : pow((double) before / (double) least, 1.0 / N_LIMITS);
+    const size_t even = has_all || least > 0 ? 1 : before / N_LIMITS;
+    for (size_t limit = least; limit < before && l->n < N_LIMITS; l->n++) {
+        l->limits[l->n] = limit;
+        const size_t distance = GB_MAX((size_t) ((double) limit * (ratio - 1)), even);
+        limit += (distance + unit - 1) / unit * unit;
+    }
+}
+
+// Replaces the sequence of the lowest limit that `q` meets, if q has less work. True if it has.
+static bool keep(struct ladder * l, struct sequence * q) {
+    int k = 0;
+    while (k < l->n && l->limits[k] < q->peak) {
+        k++;
+    }
+    const bool is_better = k < l->n && (l->best[k].nodes.n == 0 || q->work < l->best[k].work);
+    if (is_better) {
+        swap(&l->best[k], q);
+    }
+    return is_better;
+}
+
+// The least work of the limits up to this one; the given order's work is the least of all.
+static const struct sequence * best_until(const struct ladder * l, int last) {
+    const struct sequence * best = NULL;
+    for (int k = 0; k <= last; k++) {
+        if (l->best[k].nodes.n > 0 && (best == NULL || l->best[k].work < best->work)) {
+            best = &l->best[k];
+        }
+    }
+    return best;
+}
+
+// False: the rounds of limit k are over, or no sequence can be better.
+static bool is_round_left(const struct search * s, const struct ladder * l, int k, int round, int idle) {
+    const uint64_t most = idle < ROUNDS_IDLE ? steps_of_limit : steps_if_idle;
+    return best_until(l, k)->work > l->work && round < ROUNDS_MAX && (round < ROUNDS_MIN || s->steps < most);
+}
+
+// Searches sequences for one limit of the ladder.
+static enum ggml_status find_best(struct search * s, struct ladder * l, int k) {
+    struct sequence q = { 0 };
+    const size_t limit = l->limits[k];
+    const struct sequence * before = best_until(l, k);
+    enum ggml_status status = GGML_STATUS_ALLOC_FAILED;
+    if (before && copy_sequence(&q, before)) {
+        const uint64_t failures = gb_fail_count();
+        if (improve(s, &q, limit)) {
+            keep(l, &q);
+        }
+        status = gb_status_since(failures);
+    }
+    s->steps = 0;
+    s->repeats = REPEATS_OF_ROUND;
+    for (int round = 0, idle = 0; status == GGML_STATUS_SUCCESS && is_round_left(s, l, k, round, idle); round++) {
+        const uint64_t failures = gb_fail_count();
+        begin_round(s, round, limit);
+        idle = simulate(s, &q) && improve(s, &q, limit) && keep(l, &q) ? 0 : idle + 1;
+        status = gb_status_since(failures);
+    }
+    free_sequence(&q);
+    return status;
+}
+
+static void add_choice(struct gb_recompute_result * result, struct sequence * q) {
+    struct gb_recompute_choice * to = &result->choices[result->n_choices++];
+    *to = (struct gb_recompute_choice){ q->nodes.data, (int) q->nodes.n, q->peak, q->work - result->work };
+    q->nodes.data = NULL;
+    q->nodes.n = q->nodes.cap = 0;
+}
+
+// Moves the sequences with less work than all with lower peaks to the result. The given order is the
+// last one. False: memory ran out.
+static bool take_choices(struct ladder * l, struct sequence * given, struct gb_recompute_result * result) {
+    result->choices = gb_calloc((size_t) l->n + 1, sizeof(*result->choices));
+    if (result->choices == NULL) {
+        return false;
+    }
+    double work = INFINITY;
+    for (int k = 0; k < l->n; k++) {
+        if (l->best[k].nodes.n > 0 && l->best[k].work < work) {
+            work = l->best[k].work;
+            add_choice(result, &l->best[k]);
+        }
+    }
+    add_choice(result, given);
+    result->least = result->choices[0].peak;
+    return true;
+}
+
+static enum ggml_status search(struct search * s, struct ladder * l, struct sequence * given,
+    struct gb_recompute_result * result) {
     for (int v = 0; v < s->in->n_nodes; v++) {
         result->work += s->in->nodes[v].work;
-        if (!gb_vec_push(&least->nodes, v)) {
+        if (!gb_vec_push(&given->nodes, v)) {
             return GGML_STATUS_ALLOC_FAILED;
         }
     }
-    if (!count_all(s, least)) {
+    struct sequence least = { 0 };
+    if (!count_all(s, given) || !copy_sequence(&least, given)) {
         return GGML_STATUS_ALLOC_FAILED;
     }
-    result->before = least->peak;
+    result->before = given->peak;
     result->lower_bound = lower_bound_of(s);
-    *found = result->before <= limit;
-    if (*found && !copy_sequence(best, least)) {
-        return GGML_STATUS_ALLOC_FAILED;
+    enum ggml_status status = find_least(s, result->lower_bound, &least);
+    l->work = given->work;
+    make_ladder(s->in, least.peak, given->peak, l);
+    keep(l, &least);
+    free_sequence(&least);
+    for (int k = 0; status == GGML_STATUS_SUCCESS && k < l->n; k++) {
+        status = find_best(s, l, k);
     }
-    GB_TRY(find_least(s, result->lower_bound, least));
-    result->least = least->peak;
-    if (*found || limit < least->peak) {
-        return GGML_STATUS_SUCCESS;
-    }
-    *found = true;
-    s->steps = 0;
-    return copy_sequence(best, least) && improve(s, best, limit) ? find_best(s, limit, best) : ggml_last_status();
+    return status == GGML_STATUS_SUCCESS && !take_choices(l, given, result) ? GGML_STATUS_ALLOC_FAILED : status;
 }
 
-enum ggml_status gb_recompute(const struct gb_recompute_input * in, size_t limit, struct gb_recompute_result * result) {
+enum ggml_status gb_recompute(const struct gb_recompute_input * in, struct gb_recompute_result * result) {
     GB_CHECK_ARG(in);
     GB_CHECK_ARG(result);
     *result = (struct gb_recompute_result){ 0 };
     struct search s;
-    struct sequence least = { 0 }, best = { 0 };
-    bool found = false;
+    struct ladder ladder = { 0 };
+    struct sequence given = { 0 };
     enum ggml_status status = GGML_STATUS_ALLOC_FAILED;
-    if (init_search(&s, in)) {
-        status = search(&s, limit, &least, &best, result, &found);
-    }
-    if (status == GGML_STATUS_SUCCESS && found) {
-        result->sequence = best.nodes.data;
-        result->n = (int) best.nodes.n;
-        result->after = best.peak;
-        result->again = best.work - result->work;
-        best.nodes.data = NULL;
-        best.nodes.n = best.nodes.cap = 0;
+    if (init_search(&s, in) && gb_vec_reserve(&given.nodes, 1)) { // an empty sequence has an address, too
+        status = search(&s, &ladder, &given, result);
     }
     free_search(&s);
-    free_sequence(&least);
-    free_sequence(&best);
+    free_sequence(&given);
+    for (int k = 0; k < N_LIMITS; k++) {
+        free_sequence(&ladder.best[k]);
+    }
     return status;
+}
+
+const struct gb_recompute_choice * gb_recompute_choose(const struct gb_recompute_result * result, size_t limit) {
+    const struct gb_recompute_choice * best = NULL;
+    for (int k = 0; k < result->n_choices && result->choices[k].peak <= limit; k++) {
+        best = &result->choices[k];
+    }
+    return best;
+}
+
+void gb_recompute_free(struct gb_recompute_result * result) {
+    for (int k = 0; k < result->n_choices; k++) {
+        gb_free(result->choices[k].sequence);
+    }
+    gb_free(result->choices);
+    *result = (struct gb_recompute_result){ 0 };
 }

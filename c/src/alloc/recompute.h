@@ -1,4 +1,4 @@
-// recompute.h - finds a sequence of nodes with fewer bytes alive at the same time, in which some
+// recompute.h - finds sequences of nodes with fewer bytes alive at the same time, in which some
 // results are dropped and computed again before they are read again.
 //
 // The problem is rematerialization: Chen et al. 2016 (arXiv:1604.06174), Jain et al. 2020
@@ -34,20 +34,32 @@ struct gb_recompute_input {
     int n_storages;
 };
 
-struct gb_recompute_result {
+struct gb_recompute_choice {
     // Owned; node numbers. Each node occurs at least once, and after the makers of what it reads.
-    // Nodes whose storage may not repeat keep their order. NULL: the limit is too low
+    // Nodes whose storage may not repeat keep their order
     int * sequence;
     int n;
-    size_t before, after; // most bytes alive at the same time: in the given order, and in the sequence
-    size_t least;         // smallest limit that the search can meet; at most `before`
-    size_t lower_bound;   // no sequence has fewer bytes alive at the same time
-    double work, again;   // of all nodes, and of the repetitions
+    size_t peak;  // most bytes alive at the same time
+    double again; // work of the repetitions
 };
 
-// Finds a sequence with at most `limit` bytes alive at the same time. If the given order meets the
-// limit, it is the sequence. Equal inputs give equal results. Frees nothing of the input. Free the
-// sequence with gb_free.
-enum ggml_status gb_recompute(const struct gb_recompute_input * in, size_t limit, struct gb_recompute_result * result);
+struct gb_recompute_result {
+    struct gb_recompute_choice * choices; // owned; the peaks rise and the work falls. The last one is the given order
+    int n_choices;
+    size_t before;      // most bytes alive at the same time in the given order
+    size_t least;       // smallest limit that a choice meets
+    size_t lower_bound; // no sequence has fewer bytes alive at the same time
+    double work;        // of all nodes
+};
+
+// Finds sequences for all limits. Equal inputs give equal results. Frees nothing of the input. If it
+// fails, the result has no choices, and need not be freed.
+enum ggml_status gb_recompute(const struct gb_recompute_input * in, struct gb_recompute_result * result);
+
+// The choice with the least work and a peak of at most `limit`. NULL: there is none. A higher limit
+// never costs more work.
+const struct gb_recompute_choice * gb_recompute_choose(const struct gb_recompute_result * result, size_t limit);
+
+void gb_recompute_free(struct gb_recompute_result * result);
 
 #endif // GB_ALLOC_RECOMPUTE_H

@@ -33,6 +33,11 @@ bool gb_poll_is_due(void);
 // and is not logged.
 enum ggml_status gb_check_poll(void);
 
+#ifdef GB_TEST_HOOKS
+// The thread's poll is due at each check, so a test can count the checks.
+void gb_test_poll_always(bool always);
+#endif
+
 // Sets `size` bytes to `value` in pieces of GB_POLL_BYTES, with gb_check_poll between them. ABORTED
 // leaves the rest unchanged.
 enum ggml_status gb_fill(void * memory, int value, size_t size);

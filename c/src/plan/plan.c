@@ -13,7 +13,6 @@
 #include "base/status.h"
 #include "ggml-plan.h"
 
-#define STEPS_PER_MS 500000 // of an ordinary processor, or somewhat fewer
 #define DEFAULT_LIMIT_NS (200 * (int64_t) 1000000) // the default steps end before, except on very slow machines
 #define HEURISTIC_STEPS ((uint64_t) 1 << 22) // for heuristics after first fit by size
 
@@ -128,7 +127,7 @@ enum ggml_status ggml_plan_memory_with(size_t n, const int64_t * lower, const in
         options->n_threads);
     const int64_t start = gb_time_ns();
     const int64_t ms = GB_MIN(options->budget_ms, (int64_t) 1000 * 1000 * 1000);
-    const struct gb_plan_effort effort = { options->capacity, (uint64_t) ms * STEPS_PER_MS,
+    const struct gb_plan_effort effort = { options->capacity, (uint64_t) ms * GB_PLAN_STEPS_PER_MS,
         options->reproducible ? 0 : ms * 1000000, options->n_threads };
     struct gb_plan_result result;
     GB_TRY(plan_arrays(n, lower, upper, size, alignment, &effort, offsets, &result));

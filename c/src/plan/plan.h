@@ -30,6 +30,7 @@ struct gb_plan_effort {
     int n_threads; // for several orders at the same time; 0 means 1. Changes no plan, unless the clock ends it
 };
 #define GB_PLAN_DEFAULT_STEPS ((uint64_t) 6000000) // of gb_plan_offsets
+#define GB_PLAN_STEPS_PER_MS 500000 // of an ordinary processor, or somewhat fewer
 
 struct gb_plan_result {
     size_t peak; // largest offset + size, sizes rounded up to the alignment
@@ -60,6 +61,9 @@ struct gb_plan_chunks {
     size_t n_bound; // no plan has fewer chunks
     bool proved; // total == bound
 };
+// effort: NULL is that of gb_plan_offsets. Only the plan without a limit uses it.
+enum ggml_status gb_plan_in_chunks_with(struct gb_plan_item * items, size_t n, size_t alignment, size_t chunk,
+    const struct gb_plan_effort * effort, int * chunk_of, struct gb_plan_chunks * result);
 enum ggml_status gb_plan_in_chunks(struct gb_plan_item * items, size_t n, size_t alignment, size_t chunk,
     int * chunk_of, struct gb_plan_chunks * result);
 

@@ -361,8 +361,8 @@ static enum ggml_status check_sizes(const struct chunked * c) {
 }
 
 // A failure restores the offsets of the items.
-enum ggml_status gb_plan_in_chunks(struct gb_plan_item * items, size_t n, size_t alignment, size_t chunk,
-    int * chunk_of, struct gb_plan_chunks * result) {
+enum ggml_status gb_plan_in_chunks_with(struct gb_plan_item * items, size_t n, size_t alignment, size_t chunk,
+    const struct gb_plan_effort * effort, int * chunk_of, struct gb_plan_chunks * result) {
     GB_CHECK_ARG(result);
     GB_FAIL_IF(n > 0 && (items == NULL || chunk_of == NULL), GGML_STATUS_INVALID_ARGUMENT, "%s: an array is NULL",
         __func__);
@@ -382,7 +382,8 @@ enum ggml_status gb_plan_in_chunks(struct gb_plan_item * items, size_t n, size_t
     for (size_t i = 0; i < n; i++) {
         before[i] = items[i].offset;
     }
-    enum ggml_status status = gb_plan_offsets(items, n, alignment, &found.one);
+    enum ggml_status status = effort ? gb_plan_search(items, n, alignment, effort, &found.one)
+                                     : gb_plan_offsets(items, n, alignment, &found.one);
     if (status == GGML_STATUS_SUCCESS && found.one.peak <= c.chunk) {
         fill_one_chunk(n, chunk_of, &found);
     } else if (status == GGML_STATUS_SUCCESS) {
@@ -396,4 +397,9 @@ enum ggml_status gb_plan_in_chunks(struct gb_plan_item * items, size_t n, size_t
     }
     gb_free(before);
     return status;
+}
+
+enum ggml_status gb_plan_in_chunks(struct gb_plan_item * items, size_t n, size_t alignment, size_t chunk,
+    int * chunk_of, struct gb_plan_chunks * result) {
+    return gb_plan_in_chunks_with(items, n, alignment, chunk, NULL, chunk_of, result);
 }

@@ -2,6 +2,8 @@
 // the functions that describe a plan.
 #include "sched/plan.h"
 
+enum { PLAN_BUDGET_MAX_MS = 60000 };
+
 // ------------------------------------------------------------------------------------------------------ life and death
 
 ggml_backend_sched_t ggml_backend_sched_new(ggml_backend_t * backends, ggml_backend_buffer_type_t * bufts,
@@ -208,6 +210,16 @@ enum ggml_status ggml_backend_sched_set_check(ggml_backend_sched_t sched, bool c
     GB_TRY(gb_sched_check_idle(sched, __func__));
     GB_TRY(gb_sched_wait(sched));
     return gb_sched_set_validator(sched, check);
+}
+
+enum ggml_status ggml_backend_sched_set_plan_budget(ggml_backend_sched_t sched, int64_t budget_ms) {
+    GB_CHECK_ARG(sched);
+    GB_FAIL_IF(budget_ms < 0 || budget_ms > PLAN_BUDGET_MAX_MS, GGML_STATUS_INVALID_ARGUMENT,
+        "%s: argument 'budget_ms': %lld is not between 0 and %d", __func__, (long long) budget_ms,
+        (int) PLAN_BUDGET_MAX_MS);
+    GB_TRY(gb_sched_check_idle(sched, __func__));
+    sched->plan_budget_ms = budget_ms;
+    return GGML_STATUS_SUCCESS;
 }
 
 // -------------------------------------------------------------------------------------------------------------- graphs

@@ -95,6 +95,7 @@ struct ggml_backend_sched {
     unsigned n_resets;
 
     // plans (keep.c)
+    int64_t plan_budget_ms; // of plans made from now on; 0: the usual one
     GB_VEC(struct gb_sched_plan *) plans; // owned, latest used first
     GB_VEC(struct gb_sched_binding *) bindings; // borrowed; those of `plans`, in the same order
     struct gb_sched_binding * current; // whose results the arenas hold; NULL: none

@@ -1,6 +1,9 @@
 // derivatives.c - the derivative of each operator that has one: the table, and the rules of elementary
 // operators. The column `derivative` of ops.def names the rule of each operator. derivatives_rules.h
 // explains rules.
+#include <math.h>
+#include <stdio.h>
+
 #include "tensor/derivatives_rules.h"
 
 #include "tensor/check.h"
@@ -271,8 +274,34 @@ struct ggml_tensor * gb_grad_of_sinks(struct ggml_context * ctx, struct ggml_ten
     return rows ? ggml_reshape(ctx, rows, sinks) : NULL;
 }
 
-struct ggml_tensor * gb_grad_of_mask(struct ggml_context * ctx, struct ggml_tensor * logits,
-    struct ggml_tensor * mask) {
+// The powers 2^(exponent k) of the odd or all k from 1 on, one for each head.
+static struct ggml_tensor * powers_of_two(struct ggml_context * ctx, double exponent, int n_heads, int step) {
+    struct ggml_tensor * k = ggml_arange(ctx, 1, (float) (1 + step * n_heads), (float) step);
+    struct ggml_tensor * powers = ggml_exp(ctx, ggml_scale(ctx, k, (float) (exponent * log(2))));
+    return powers ? ggml_reshape_3d(ctx, powers, 1, 1, n_heads) : NULL;
+}
+
+// ALiBi's slopes [1, 1, heads] (Press et al. 2021, arXiv:2108.12409). Heads beyond the largest power of two have the
+// odd powers of the finer base.
+static struct ggml_tensor * alibi_slopes(struct ggml_context * ctx, int n_heads, float max_bias) {
+    int floor = 1;
+    while (floor <= n_heads / 2) {
+        floor *= 2;
+    }
+    struct ggml_tensor * slopes = powers_of_two(ctx, -(double) max_bias / floor, floor, 1);
+    if (slopes == NULL || n_heads == floor) {
+        return slopes;
+    }
+    struct ggml_tensor * rest = powers_of_two(ctx, -(double) max_bias / (2.0 * floor), n_heads - floor, 2);
+    return rest ? ggml_concat(ctx, slopes, rest) : NULL;
+}
+
+struct ggml_tensor * gb_grad_of_mask(struct ggml_context * ctx, struct ggml_tensor * logits, struct ggml_tensor * mask,
+    float max_bias) {
+    if (logits != NULL && max_bias > 0) {
+        struct ggml_tensor * slopes = alibi_slopes(ctx, (int) logits->ne[2], max_bias);
+        logits = slopes ? ggml_mul(ctx, logits, slopes) : NULL;
+    }
     if (logits == NULL || mask->ne[1] <= logits->ne[1]) {
         return gb_grad_unrepeated(ctx, logits, mask);
     }
@@ -286,10 +315,6 @@ struct ggml_tensor * gb_grad_of_mask(struct ggml_context * ctx, struct ggml_tens
 RULE(soft_max) { // of scale a + mask
     const float scale = gb_op_param_f32(y, 0);
     struct ggml_tensor *a = y->src[0], *mask = y->src[1], *sinks = y->src[2];
-    // The mask's gradient needs a factor for each head, and no operator multiplies by such factors.
-    if (gb_op_param_f32(y, 1) != 0.0f && gb_grad_wanted(s, mask)) {
-        return gb_grad_underivable(s, y);
-    }
     if (!ADD(sinks, gb_grad_of_sinks(s->ctx, y, g, sinks))) {
         return false;
     }
@@ -298,7 +323,7 @@ RULE(soft_max) { // of scale a + mask
     }
     struct ggml_tensor * inner = ggml_soft_max_back(s->ctx, g, y);
     return ADD(a, scale == 1.0f ? inner : ggml_scale(s->ctx, inner, scale)) &&
-           ADD(mask, gb_grad_of_mask(s->ctx, inner, mask));
+           ADD(mask, gb_grad_of_mask(s->ctx, inner, mask, gb_op_param_f32(y, 1)));
 }
 
 // A rotation's derivative is the rotation back, with the same parameters. For today's modes no
@@ -474,6 +499,15 @@ static const rule rules[GGML_OP_COUNT] = {
 };
 
 // An invalid operator has no derivative.
+// A builder that a rule calls names its own operands, so its message gets the node.
 bool gb_derive(struct gb_sweep * sweep, struct ggml_tensor * node, struct ggml_tensor * grad) {
-    return ((unsigned) node->op < GGML_OP_COUNT ? rules[node->op] : gb_derive_none)(sweep, node, grad);
+    const rule derive = (unsigned) node->op < GGML_OP_COUNT ? rules[node->op] : gb_derive_none;
+    const bool ok = derive(sweep, node, grad);
+    if (!ok && ggml_last_status() == GGML_STATUS_INVALID_ARGUMENT) {
+        char text[640], message[GB_ERROR_SIZE];
+        snprintf(message, sizeof(message), "%s", gb_last_message());
+        gb_fail(GGML_STATUS_INVALID_ARGUMENT, "%s: the gradient of %s cannot be built: %s", sweep->func,
+            gb_describe_node(node, text, sizeof(text)), message);
+    }
+    return ok;
 }

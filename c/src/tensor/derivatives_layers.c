@@ -440,9 +440,6 @@ static bool attend(struct ggml_context * ctx, const struct ggml_tensor * y, stru
 RULE(attention_ext) {
     struct ggml_context * ctx = s->ctx;
     struct ggml_tensor *q = y->src[0], *k = y->src[1], *v = y->src[2], *mask = y->src[3], *sinks = y->src[4];
-    if (gb_grad_wanted(s, mask) && gb_op_param_f32(y, 1) != 0) { // as for SOFT_MAX
-        return gb_grad_underivable(s, y);
-    }
     struct attention r;
     struct ggml_tensor * of_y = ggml_cont(ctx, ggml_permute(ctx, g, 0, 2, 1, 3)); // [Dv, N, H, B]
     struct ggml_tensor * wide = in_f32(ctx, q);
@@ -462,7 +459,7 @@ RULE(attention_ext) {
         return true;
     }
     struct ggml_tensor * of_x = ggml_soft_max_back(ctx, of_p, r.p);
-    if (!ADD(mask, gb_grad_of_mask(ctx, of_x, mask))) {
+    if (!ADD(mask, gb_grad_of_mask(ctx, of_x, mask, gb_op_param_f32(y, 1)))) {
         return false;
     }
     of_x = ggml_scale(ctx, r.slope != NULL ? ggml_mul(ctx, of_x, r.slope) : of_x, r.scale);

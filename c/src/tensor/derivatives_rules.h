@@ -27,7 +27,9 @@ bool gb_grad_of_product(struct gb_sweep * s, struct ggml_tensor * a, struct ggml
 struct ggml_tensor * gb_grad_of_sinks(struct ggml_context * ctx, struct ggml_tensor * y, struct ggml_tensor * g,
     struct ggml_tensor * sinks);
 // The gradient of a mask from that of the logits to which it is added. It repeats over the logits, or has more rows.
-struct ggml_tensor * gb_grad_of_mask(struct ggml_context * ctx, struct ggml_tensor * logits, struct ggml_tensor * mask);
+// max_bias: 0, or ALiBi's, by which each head multiplies the mask.
+struct ggml_tensor * gb_grad_of_mask(struct ggml_context * ctx, struct ggml_tensor * logits, struct ggml_tensor * mask,
+    float max_bias);
 // Reports that the node has no derivative. Returns false.
 bool gb_grad_underivable(const struct gb_sweep * s, const struct ggml_tensor * y);
 

@@ -1,8 +1,9 @@
 """Plans within a limit: chooses results that a graph computes again, so that its plan needs less memory.
 
-The first step is another order of the nodes, which costs nothing and shortens lifetimes. Then C finds a graph with
-fewer bytes alive (``ggml_graph_recompute``). A plan may need more: it has copies, gaps, and one arena for each device.
-So the limit for C is lowered until the plan keeps the user's limit.
+The first step is another order of the nodes, which costs nothing and shortens lifetimes. Then C finds graphs with
+fewer bytes alive, for all limits (``ggml_recompute_new``). A plan may need more: it has copies, gaps, and one arena
+for each device. So graphs are planned from the cheapest one on, until a plan keeps the user's limit. The order of the
+graphs does not depend on the limit, so a higher limit never costs more.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from .._base.errors import AllocationError, raise_last
+from .._base.handles import use
 from .._base.text import size_text
 from .._ffi import ffi, lib
 from ..tensor.context import Context
@@ -24,8 +26,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Recomputation", "recomputed"]
 
-_TRIALS = 6
-_ORDERS = 3  # searches for an order; each begins with the order that the search before it found
+_PLAN_BUDGET_MS = 300  # gaps of a plan are bytes that the search for repetitions has saved in vain
+_ORDERS = 3  # each search for an order begins with the order that the search before it found
 Found = tuple[Graph, "Recomputation", dict[Tensor, Tensor]]
 
 
@@ -59,14 +61,19 @@ class _Search:
             self.counted[block.node] = True
         several = len(sched.backends) > 1
         self.backends = [sched.get_backend(t) if several else None for t in self.nodes]
+        self.core = graph._live()
+        search = lib.ggml_recompute_new(self.core.ptr, self.counted)
+        if not search:
+            raise_last("Scheduler.prepare")
+        self.search = ffi.gc(search, lib.ggml_recompute_free)
 
     def find(self, max_bytes: int) -> tuple[Graph | None, Any]:
         """The graph with at most this many bytes alive. None: there is none."""
-        core, context, info = self.graph._live(), Context(), ffi.new("struct ggml_recompute_info *")
+        context, info = Context(), ffi.new("struct ggml_recompute_info *")
         fresh = context._live()
         for other in self.graph._ctx._live().family():
             fresh.adopt(other, "Scheduler.prepare")
-        pointer = lib.ggml_graph_recompute(fresh.ptr, core.ptr, max_bytes, self.counted, info)
+        pointer = lib.ggml_recompute_graph(self.search, fresh.ptr, max_bytes, info)
         if not pointer:
             if max_bytes >= info.least:  # the limit is not the reason of the failure
                 raise_last("Scheduler.prepare")
@@ -98,14 +105,14 @@ class _Search:
         return tuple(names)
 
     def fit(self, max_bytes: int, peak_before: int) -> Found:
-        """The graph whose plan keeps the limit."""
-        target, lowest, is_least = max_bytes, 0, False
-        for trial in range(_TRIALS):
+        """The cheapest graph whose plan keeps the limit."""
+        target, lowest, bound = max_bytes, 0, 0
+        while True:
             found, about = self.find(target)
-            if found is None:  # no graph needs so little
-                target, is_least = int(about.least), True
-                found, about = self.find(target)
-                assert found is not None
+            if found is None:  # no graph has fewer bytes alive
+                lowest = lowest or self.planned(int(about.least))
+                bound = int(about.lower_bound)
+                break
             info, origins, nodes = about
             self.pin(nodes, origins)
             peak = _peak(self.draft(found))
@@ -116,14 +123,21 @@ class _Search:
                 return found, Recomputation(self.again(nodes, origins), price, *numbers), made
             self.pin(nodes, origins, release=True)
             lowest = min(lowest or peak, peak)
-            if is_least:
-                break
-            target = 0 if trial == _TRIALS - 2 else min(target - 1, target * max_bytes // peak)
+            target = int(info.after) - 1
         raise AllocationError(
             f"Scheduler.prepare: max_bytes is {max_bytes} ({size_text(max_bytes)}), and the plan with the least memory"
             f" that was found needs {lowest} bytes ({size_text(lowest)}); no choice of nodes to compute again has fewer"
-            f" than {int(info.lower_bound)} bytes alive at once"
+            f" than {bound} bytes alive at once"
         )
+
+    def planned(self, max_bytes: int) -> int:
+        """The memory of the plan with at most this many bytes alive."""
+        found, (_, origins, nodes) = self.find(max_bytes)
+        assert found is not None
+        self.pin(nodes, origins)
+        peak = _peak(self.draft(found))
+        self.pin(nodes, origins, release=True)
+        return peak
 
 
 def recomputed(
@@ -142,4 +156,8 @@ def recomputed(
     plan = draft(graph)
     if _peak(plan) <= max_bytes:
         return graph, Recomputation((), 1.0, _peak(plan), before, _peak(plan), 0), {}
+    core = sched._live()
+    with use("Scheduler.prepare", core):
+        if lib.ggml_backend_sched_set_plan_budget(core.ptr, _PLAN_BUDGET_MS):
+            raise_last("Scheduler.prepare")
     return _Search(sched, graph, plan, draft).fit(max_bytes, before)

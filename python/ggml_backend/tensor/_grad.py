@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal, overload
 
-from .._base.errors import InvalidArgumentError, expect
+from .._base.errors import InvalidArgumentError, expect, raise_last
+from .._base.errors.faults import last_message
 from .._base.errors.messages import kind_of
 from .._ffi import ffi, lib
 from ._build import _refuse, context_of, describe
@@ -54,7 +55,9 @@ def grad(loss: Tensor, params: Sequence[Tensor], *, allow_unused: bool = False) 
             core.adopt(other, "grad")
     found = ffi.new("struct ggml_tensor *[]", max(len(given), 1))
     if lib.ggml_grad(core.ptr, loss._p, [t._p for t in given], len(given), found) != lib.GGML_STATUS_SUCCESS:
-        _refuse("grad", (loss,), ("loss",), None)
+        if last_message().startswith("ggml_grad:"):
+            _refuse("grad", (loss,), ("loss",), None)
+        raise_last("grad")  # the builder of a gradient failed, whose operands are not the caller's
     results: list[Tensor | None] = []
     for label, t, pointer in zip(labels[1:], given, found, strict=False):
         if not pointer and not allow_unused:

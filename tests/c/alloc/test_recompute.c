@@ -6,7 +6,6 @@
 // time.
 #include "alloc/recompute.h"
 #include "base/current.h"
-#include "base/env.h"
 #include "base/hash.h"
 #include "base/mem.h"
 #include "ggml-alloc.h"
@@ -145,8 +144,9 @@ static double least_work(struct oracle * o, const struct gb_recompute_input * in
 // ------------------------------------------------------------------------------------------------------ the sequences
 
 // What is wrong with the sequence. NULL: it reads only storages that are there, keeps the order of
-// nodes that cannot repeat, and has the peak and the work of the result.
-static const char * fault_of(const struct gb_recompute_input * in, const struct gb_recompute_result * r) {
+// nodes that cannot repeat, and has the peak and the work that the choice says.
+static const char * fault_of(const struct gb_recompute_input * in, const struct gb_recompute_choice * r,
+    double work_of_all) {
     static int last[64 * N_MAX];
     int maker[N_MAX], latest = -1;
     bool ran[N_MAX] = { false };
@@ -204,7 +204,7 @@ static const char * fault_of(const struct gb_recompute_input * in, const struct 
         peak = GB_MAX(peak, live + size - saved);
         live = live + size - dead;
     }
-    return peak != r->after ? "another peak" : fabs(work - r->work - r->again) > 1e-6 ? "another work" : NULL;
+    return peak != r->peak ? "another peak" : fabs(work - work_of_all - r->again) > 1e-6 ? "another work" : NULL;
 }
 
 static void one_result_runs_again(void) {
@@ -215,33 +215,60 @@ static void one_result_runs_again(void) {
     add(&x, 10, 1, 1 | 4);
     x.storages[3].to_end = true;
     struct gb_recompute_result r;
-    REQUIRE(gb_recompute(&x.in, 300, &r) == GGML_STATUS_SUCCESS);
-    CHECK(r.n == 4 && r.before == 300 && r.after == 300 && r.least == 210 && r.lower_bound == 210);
-    CHECK(r.work == 20 && r.again == 0);
-    gb_free(r.sequence);
-    REQUIRE(gb_recompute(&x.in, 299, &r) == GGML_STATUS_SUCCESS && r.sequence);
+    REQUIRE(gb_recompute(&x.in, &r) == GGML_STATUS_SUCCESS);
+    REQUIRE(r.n_choices == 2 && r.before == 300 && r.least == 210 && r.lower_bound == 210 && r.work == 20);
+    const struct gb_recompute_choice * given = gb_recompute_choose(&r, 300);
+    CHECK(given == &r.choices[1] && given->n == 4 && given->peak == 300 && given->again == 0);
     static const int expected[5] = { 0, 1, 2, 0, 3 };
-    CHECK(r.n == 5 && memcmp(r.sequence, expected, sizeof(expected)) == 0);
-    CHECK(r.after == 210 && r.again == 5);
-    gb_free(r.sequence);
-    REQUIRE(gb_recompute(&x.in, 209, &r) == GGML_STATUS_SUCCESS);
-    CHECK(r.sequence == NULL && r.least == 210);
+    const struct gb_recompute_choice * again = gb_recompute_choose(&r, 299);
+    CHECK(again->n == 5 && memcmp(again->sequence, expected, sizeof(expected)) == 0);
+    CHECK(again->peak == 210 && again->again == 5);
+    CHECK(gb_recompute_choose(&r, 210) == again && gb_recompute_choose(&r, 209) == NULL);
+    gb_recompute_free(&r);
+    CHECK(r.choices == NULL && r.n_choices == 0);
     x.storages[0].valid_until = 2;
-    REQUIRE(gb_recompute(&x.in, 299, &r) == GGML_STATUS_SUCCESS);
-    CHECK(r.sequence == NULL && r.least == 300);
+    REQUIRE(gb_recompute(&x.in, &r) == GGML_STATUS_SUCCESS);
+    CHECK(r.n_choices == 1 && r.least == 300 && gb_recompute_choose(&r, 299) == NULL);
+    gb_recompute_free(&r);
+}
+
+// Both sources of the last node have to be computed again, and one of them from a large result. The
+// search must not keep the small one meanwhile, or its price is higher.
+static void waiting_sources_can_go(void) {
+    struct instance x = { .in.n_nodes = 0 };
+    add(&x, 30, 1, 0);      // 0: small and cheap
+    add(&x, 40, 5, 0);      // 1
+    add(&x, 60, 5, 2);      // 2: from 1
+    add(&x, 50, 5, 4);      // 3: from 2
+    add(&x, 90, 1, 1 | 8);  // 4
+    add(&x, 100, 1, 16);    // 5
+    add(&x, 10, 1, 1 | 8 | 32); // 6
+    x.storages[6].to_end = true;
+    struct gb_recompute_result r;
+    static struct oracle o;
+    REQUIRE(gb_recompute(&x.in, &r) == GGML_STATUS_SUCCESS);
+    CHECK(r.n_choices > 2 && least_work(&o, &x.in, r.least - 1) < 0);
+    for (int k = 0; k < r.n_choices; k++) {
+        const struct gb_recompute_choice * choice = &r.choices[k];
+        CHECK(fault_of(&x.in, choice, r.work) == NULL);
+        CHECK(fabs(r.work + choice->again - least_work(&o, &x.in, choice->peak)) < 1e-9);
+    }
+    gb_recompute_free(&r);
 }
 
 static void nothing_to_do(void) {
     struct instance x = { .in.n_nodes = 0 };
     struct gb_recompute_result r;
-    REQUIRE(gb_recompute(&x.in, 0, &r) == GGML_STATUS_SUCCESS);
-    CHECK(r.n == 0 && r.before == 0 && r.least == 0 && r.lower_bound == 0);
-    gb_free(r.sequence);
+    REQUIRE(gb_recompute(&x.in, &r) == GGML_STATUS_SUCCESS);
+    CHECK(r.n_choices == 1 && r.choices[0].n == 0 && r.choices[0].sequence != NULL && r.before == 0);
+    CHECK(r.least == 0 && r.lower_bound == 0 && gb_recompute_choose(&r, 0) == r.choices);
+    gb_recompute_free(&r);
     add(&x, 8, 1, 0);
     x.storages[0].to_end = true;
-    REQUIRE(gb_recompute(&x.in, 7, &r) == GGML_STATUS_SUCCESS);
-    CHECK(r.sequence == NULL && r.least == 8 && r.lower_bound == 8);
-    CHECK(gb_recompute(NULL, 0, &r) == GGML_STATUS_INVALID_ARGUMENT);
+    REQUIRE(gb_recompute(&x.in, &r) == GGML_STATUS_SUCCESS);
+    CHECK(gb_recompute_choose(&r, 7) == NULL && r.least == 8 && r.lower_bound == 8);
+    gb_recompute_free(&r);
+    CHECK(gb_recompute(NULL, &r) == GGML_STATUS_INVALID_ARGUMENT);
     ggml_clear_error();
 }
 
@@ -291,26 +318,82 @@ static void against_all_sequences(void) {
         struct instance x;
         random_instance(&x);
         struct gb_recompute_result r;
-        REQUIRE(gb_recompute(&x.in, SIZE_MAX, &r) == GGML_STATUS_SUCCESS);
-        gb_free(r.sequence);
+        REQUIRE(gb_recompute(&x.in, &r) == GGML_STATUS_SUCCESS);
         const size_t before = r.before, least = r.least, possible = possible_limit(&o, &x.in, least);
         CHECK_MSG(r.lower_bound <= possible && least <= before, "round %d: bounds", round);
         n_least += possible == least;
         for (size_t limit = least; limit < before; limit += GB_MAX((size_t) 16, (before - least) / 3)) {
-            REQUIRE(gb_recompute(&x.in, limit, &r) == GGML_STATUS_SUCCESS && r.sequence);
-            CHECK_MSG(fault_of(&x.in, &r) == NULL, "round %d: %s", round, fault_of(&x.in, &r));
-            CHECK(r.after <= limit && r.before == before && r.least == least);
-            const double ratio = (r.work + r.again) / least_work(&o, &x.in, limit);
+            const struct gb_recompute_choice * choice = gb_recompute_choose(&r, limit);
+            REQUIRE(choice != NULL && choice->peak <= limit);
+            const double ratio = (r.work + choice->again) / least_work(&o, &x.in, limit);
             CHECK_MSG(ratio > 1 - 1e-9 && ratio < 1.15, "round %d: %.3f times the least work", round, ratio);
             n++;
             n_best += ratio < 1 + 1e-9;
             n_close += ratio <= 1.05;
-            gb_free(r.sequence);
         }
+        gb_recompute_free(&r);
     }
     CHECK_MSG(n > 200 && n_best * 100 >= n * 98 && n_close * 100 >= n * 99 && n_least * 100 >= n_graphs * 98,
         "%d limits: least work in %d, within 1.05 in %d; the least limit in %d of %d graphs", n, n_best, n_close,
         n_least, n_graphs);
+}
+
+// A chain of layers and the gradients of their sum, as a large instance. Storage i is made by node i.
+struct large {
+    struct gb_recompute_node nodes[200];
+    struct gb_recompute_storage storages[200];
+};
+
+static void random_gradients(struct large * x, struct gb_recompute_input * in) {
+    const int n = (int) test_random_int(20, 100);
+    *in = (struct gb_recompute_input){ x->nodes, 2 * n, x->storages, 2 * n };
+    for (int v = 0; v < 2 * n; v++) {
+        struct gb_recompute_node * node = &x->nodes[v];
+        *node = (struct gb_recompute_node){ .makes = v, .work = (double) test_random_int(1, 100) };
+        if (v > 0) {
+            node->reads[node->n_reads++] = v - 1;
+        }
+        if (v > n) { // the gradient of layer 2n - v - 1 reads what the layer reads
+            node->reads[node->n_reads++] = 2 * n - v - 1;
+        }
+        const int early = v > 4 && v <= n ? (int) test_random_int(0, v - 3) : 0;
+        if (early > 0 && test_random_int(0, 4) == 0) { // a skip connection
+            node->reads[node->n_reads++] = early;
+        }
+        x->storages[v] = (struct gb_recompute_storage){ .size = (size_t) test_random_int(1, 4000),
+            .maker = v,
+            .may_repeat = true,
+            .to_end = v == 2 * n - 1 || test_random_int(0, 19) == 0,
+            .valid_until = 2 * n };
+    }
+}
+
+static void work_never_rises_with_the_limit(void) {
+    static struct large x;
+    int n_again = 0;
+    for (int round = 0; round < 8; round++) {
+        struct gb_recompute_input in;
+        struct gb_recompute_result r;
+        random_gradients(&x, &in);
+        REQUIRE(gb_recompute(&in, &r) == GGML_STATUS_SUCCESS);
+        double work = INFINITY;
+        CHECK(gb_recompute_choose(&r, r.least - 1) == NULL);
+        for (size_t limit = r.least; limit <= r.before; limit += (r.before - r.least) / 97 + 1) {
+            const struct gb_recompute_choice * choice = gb_recompute_choose(&r, limit);
+            REQUIRE(choice != NULL && choice->peak <= limit);
+            CHECK_MSG(choice->again <= work, "round %d: limit %zu costs %g, a lower one %g", round, limit,
+                choice->again, work);
+            n_again += choice->again < work && choice->again > 0;
+            work = choice->again;
+        }
+        CHECK(gb_recompute_choose(&r, r.before)->again == 0);
+        for (int k = 0; k < r.n_choices; k++) {
+            const struct gb_recompute_choice * tighter = &r.choices[k - 1];
+            CHECK(k == 0 || (tighter->peak < r.choices[k].peak && tighter->again >= r.choices[k].again));
+        }
+        gb_recompute_free(&r);
+    }
+    CHECK_MSG(n_again > 80, "%d prices", n_again);
 }
 
 // -------------------------------------------------------------------------------------------------------------- graphs
@@ -507,34 +590,65 @@ static void out_of_memory(void) {
     ggml_free(w.ctx);
 }
 
-enum { POLLS = 5 };
+enum { LAYERS = 1500 };
 
-static bool stop(void * n_polls) { return ++*(int *) n_polls == POLLS; }
+static bool stop(void * n_polls) { return ++*(int *) n_polls == LAYERS; }
 
-// A round of the search takes longer than the time between two polls.
+// The first round runs more nodes than polls are allowed, so it stops. A search that polls between
+// rounds alone would go on.
 static void rounds_call_the_poll(void) {
     struct ggml_context * ctx = ggml_init((struct ggml_init_params){ 4 << 20, NULL, true });
     struct ggml_cgraph * graph = ggml_new_graph_custom(ctx, 4096, false);
-    struct ggml_tensor * early[1500] = { ggml_new_tensor_1d(ctx, GGML_TYPE_F32, 100) };
-    for (int i = 1; i < 1500; i++) {
+    struct ggml_tensor * early[LAYERS] = { ggml_new_tensor_1d(ctx, GGML_TYPE_F32, 100) };
+    for (int i = 1; i < LAYERS; i++) {
         early[i] = ggml_sin(ctx, early[i - 1]);
     }
-    struct ggml_tensor * t = early[1499];
-    for (int i = 1498; i > 0; i--) { // as gradients do
+    struct ggml_tensor * t = early[LAYERS - 1];
+    for (int i = LAYERS - 2; i > 0; i--) { // as gradients do
         t = ggml_mul(ctx, t, early[i]);
     }
     ggml_build_forward_expand(graph, t);
     struct ggml_recompute_info info;
     int n_polls = 0;
-    const int64_t start = gb_thread_time_ns();
+    gb_test_poll_always(true);
     gb_set_poll(stop, &n_polls);
     CHECK(ggml_graph_recompute(ctx, graph, 0, NULL, &info) == NULL);
     gb_set_poll(NULL, NULL);
+    gb_test_poll_always(false);
     CHECK_INT(ggml_last_status(), GGML_STATUS_ABORTED);
-    CHECK_INT(n_polls, POLLS);
-    CHECK(gb_thread_time_ns() - start < 3 * POLLS * (int64_t) GB_POLL_NS);
+    CHECK_INT(n_polls, LAYERS);
     ggml_clear_error();
     ggml_free(ctx);
+}
+
+// One search makes the same graphs as a search for each limit.
+static void a_search_makes_several_graphs(void) {
+    struct scene w = scene(0, NULL);
+    struct ggml_recompute_info info, other;
+    struct ggml_recompute * search = ggml_recompute_new(w.graph, NULL);
+    REQUIRE(search != NULL);
+    struct ggml_cgraph * given = ggml_recompute_graph(search, w.ctx, SIZE_MAX, &info);
+    REQUIRE(given && info.n_again == 0 && info.after == info.before && given->n_nodes == w.graph->n_nodes);
+    struct ggml_cgraph * tight = NULL;
+    while (info.after > info.least) {
+        const struct ggml_recompute_info looser = info;
+        tight = ggml_recompute_graph(search, w.ctx, looser.after - 1, &info);
+        REQUIRE(tight && info.after < looser.after && info.again >= looser.again && info.least == looser.least);
+    }
+    REQUIRE(tight && info.n_again == 1 && info.again > 0);
+    struct ggml_cgraph * same = ggml_graph_recompute(w.ctx, w.graph, info.least, NULL, &other);
+    REQUIRE(same && same->n_nodes == tight->n_nodes && other.after == info.after && other.again == info.again);
+    CHECK(memcmp(info.origins, other.origins, (size_t) same->n_nodes * sizeof(int32_t)) == 0);
+    CHECK(ggml_recompute_graph(search, w.ctx, info.after - 1, &other) == NULL && other.least == info.least);
+    CHECK_ERROR(GGML_STATUS_ALLOC_FAILED, "too few: the least that was found is");
+    CHECK(ggml_recompute_graph(NULL, w.ctx, 0, &other) == NULL);
+    CHECK(ggml_recompute_graph(search, NULL, 0, &other) == NULL);
+    CHECK(ggml_recompute_graph(search, w.ctx, 0, NULL) == NULL);
+    CHECK(ggml_recompute_new(NULL, NULL) == NULL);
+    ggml_clear_error();
+    ggml_recompute_free(search);
+    ggml_recompute_free(NULL);
+    ggml_free(w.ctx);
 }
 
 static void a_full_context_keeps_nothing(void) {
@@ -557,6 +671,7 @@ static void a_full_context_keeps_nothing(void) {
     ggml_free(w.ctx);
 }
 
-TEST_MAIN(TEST(one_result_runs_again), TEST(nothing_to_do), TEST(against_all_sequences), TEST(results_stay_the_same),
-    TEST(effects_happen_once), TEST(clones_have_names_and_places), TEST(wrong_arguments), TEST(out_of_memory),
-    TEST(rounds_call_the_poll), TEST(a_full_context_keeps_nothing))
+TEST_MAIN(TEST(one_result_runs_again), TEST(waiting_sources_can_go), TEST(nothing_to_do), TEST(against_all_sequences),
+    TEST(work_never_rises_with_the_limit), TEST(results_stay_the_same), TEST(effects_happen_once),
+    TEST(clones_have_names_and_places), TEST(wrong_arguments), TEST(out_of_memory), TEST(rounds_call_the_poll),
+    TEST(a_search_makes_several_graphs), TEST(a_full_context_keeps_nothing))

@@ -345,6 +345,24 @@ static void every_allocation_of_planning_fails(void) {
     CHECK(done);
 }
 
-TEST_MAIN(TEST(before_anything_is_allocated), TEST(unmarked_weights), TEST(before_it_does_not_fit),
-    TEST(a_look_at_a_large_one), TEST(every_allocation_of_planning_fails), TEST(scratch_memory),
-    TEST(half_done_says_nothing), TEST(one_device), TEST(two_devices), TEST(three_devices))
+static void a_plan_budget_has_limits(void) {
+    OPEN(p, "CPU");
+    struct ggml_tensor *x = leaf(&p, "x", 64, 1), *y = ggml_add(p.ctx, ggml_relu(p.ctx, x), ggml_sqr(p.ctx, x));
+    expand(&p, y);
+    CHECK_INT(ggml_backend_sched_set_plan_budget(p.sched, -1), GGML_STATUS_INVALID_ARGUMENT);
+    CHECK_ERROR(GGML_STATUS_INVALID_ARGUMENT, "'budget_ms': -1 is not between 0 and 60000");
+    CHECK_INT(ggml_backend_sched_set_plan_budget(p.sched, 60001), GGML_STATUS_INVALID_ARGUMENT);
+    CHECK_INT(ggml_backend_sched_set_plan_budget(NULL, 1), GGML_STATUS_INVALID_ARGUMENT);
+    ggml_clear_error();
+    OK(ggml_backend_sched_set_plan_budget(p.sched, 60000));
+    OK(ggml_backend_sched_alloc_graph(p.sched, p.graph));
+    fill(x, 3, 0);
+    OK(ggml_backend_sched_graph_compute(p.sched, p.graph));
+    CHECK_AT(y, 63, 12);
+    OK(ggml_backend_sched_set_plan_budget(p.sched, 0));
+    close_place(&p);
+}
+
+TEST_MAIN(TEST(a_plan_budget_has_limits), TEST(before_anything_is_allocated), TEST(unmarked_weights),
+    TEST(before_it_does_not_fit), TEST(a_look_at_a_large_one), TEST(every_allocation_of_planning_fails),
+    TEST(scratch_memory), TEST(half_done_says_nothing), TEST(one_device), TEST(two_devices), TEST(three_devices))

@@ -420,6 +420,8 @@ static struct ggml_tensor * e_sinks_of_attention(const struct inputs * in) {
     return y;
 }
 EXPR(e_mask_of_attention, ggml_flash_attn_ext(ctx, a, b, b, c, 0.6f, 0, 1.5f))
+EXPR(e_biased_mask_of_attention, ggml_flash_attn_ext(ctx, a, b, b, c, 0.6f, 6, 0))
+EXPR(e_biased_mask, ggml_soft_max_bias(ctx, a, b, 0.6f, 5))
 EXPR(e_mask_of_soft_max, ggml_soft_max_ext(ctx, a, b, 0.6f))
 
 // a tensor that is used several times, also through an in-place form and a cast
@@ -571,6 +573,10 @@ static const struct grad_case cases_without_fields[] = {
 static const struct grad_case mask_cases[] = {
     { "sinks_of_attention", e_sinks_of_attention, { { 4, 3, 4, 2 }, { 4, 5, 2, 2 }, { 4, 1, 1, 1 } }, -1, 1, 0, 0 },
     { "mask_of_attention", e_mask_of_attention, { { 4, 3, 4, 2 }, { 4, 5, 2, 2 }, { 5, 4, 2, 1 } }, -1, 1, 0, 0 },
+    { "biased_mask_of_attention", e_biased_mask_of_attention, { { 4, 3, 6, 2 }, { 4, 5, 3, 2 }, { 5, 4, 2, 1 } }, -1, 1,
+        0, 0 },
+    { "biased_mask", e_biased_mask, { { 5, 3, 7, 2 }, { 5, 3, 1, 2 } }, -1, 1, 0, 0 },
+    { "biased_long_mask", e_biased_mask, { { 5, 3, 4, 1 }, { 5, 4, 1, 1 } }, -1, 1, 0, 0 },
     { "long_mask", e_mask_of_soft_max, { { 5, 3, 2, 1 }, { 5, 4, 1, 1 } }, -1, 1, 0, 0 },
 };
 

@@ -215,3 +215,21 @@ def test_refused(ctx, cpu):
         ctx.close()
         with pytest.raises(gb.errors.StateError, match="closed"):
             sched.prepare(copy, max_bytes=1)
+
+
+@pytest.mark.parametrize("attention", [False, True])
+def test_a_higher_limit_never_costs_more(ctx, cpu, attention):
+    _, loss, grads = network(ctx, attention)
+    graph = ctx.graph(loss, *grads)
+    prices = []
+    with gb.Scheduler(cpu) as sched:
+        given = sched.prepare(graph, allocate=False)
+        kept = sum(t.nbytes for t in graph.outputs)
+        for share in np.linspace(0.2, 1, 12):
+            limit = kept + int((peak(given) - kept) * share)
+            plan = sched.prepare(graph, allocate=False, max_bytes=limit)
+            assert peak(plan) <= limit
+            prices.append(plan.recomputation.price)
+    assert prices == sorted(prices, reverse=True)
+    assert prices[0] > 1.05
+    assert prices[-1] == 1

@@ -93,6 +93,22 @@ def test_attention(causal):
     compare(ours, theirs, [(2, 4, n, 16), (2, 2, n, 16), (2, 2, n, 16)])
 
 
+@pytest.mark.parametrize("heads", [4, 6])
+def test_masks_with_slopes(heads):
+    """ALiBi's slopes as in its paper: the powers of 2 ** (-8 / 4), and then every other power of its root."""
+    n = 5
+    slopes = torch.tensor([2.0**-2, 2.0**-4, 2.0**-6, 2.0**-8, 2.0**-1, 2.0**-3][:heads]).reshape(heads, 1, 1)
+    compare(
+        lambda x, mask: gb.ops.soft_max(x, mask, max_bias=8.0),
+        lambda x, mask: F.softmax(x + slopes * mask, -1), [(2, heads, n, n), (n, n)],
+    )  # fmt: skip
+    compare(
+        lambda q, k, mask: gb.ops.flash_attn_ext(q, k, k, mask, scale=0.25, max_bias=8.0),
+        lambda q, k, mask: F.scaled_dot_product_attention(q, k, k, slopes * mask, scale=0.25).transpose(1, 2),
+        [(2, heads, n, 16), (2, heads, n, 16), (n, n)],
+    )  # fmt: skip
+
+
 def test_losses():
     target = np.random.default_rng(1).integers(0, 11, 6)
     hot = np.eye(11, dtype=np.float32)[target]

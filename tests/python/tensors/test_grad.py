@@ -383,3 +383,14 @@ def test_results_in_place_are_not_mistaken(ctx):
     y = gb.ops.exp(x)
     with pytest.raises(gb.errors.UnsupportedError, match=r"the gradients need .* overwrites"):
         gb.grad(gb.ops.sum(gb.ops.scale(y, 2.0, inplace=True)), [x])
+
+
+def test_a_gradient_that_cannot_be_built_names_its_node(ctx):
+    """The offsets of ACC have 32 bits. Neither the loss nor its operator breaks this rule."""
+    x = ctx.tensor((3, 2**30), name="x")
+    loss = gb.ops.sum(x[2:3].named("part")).named("total")
+    with pytest.raises(
+        gb.errors.InvalidArgumentError, match=r"the gradient of VIEW 'part' .* offset 8589934592"
+    ) as caught:
+        gb.grad(loss, [x])
+    assert "loss 'node" not in str(caught.value)

@@ -181,7 +181,10 @@ static enum ggml_status plan_arena(struct layout * l, int backend, struct gb_pla
             "ggml_backend_sched: a tensor of %zu bytes exceeds the largest buffer of backend %s, %zu bytes",
             items[i].size, d->name, d->max_size);
     }
-    GB_TRY(gb_plan_in_chunks(items, n, d->alignment, d->max_size, chunk_of, &result));
+    const int64_t budget_ms = l->sched->plan_budget_ms;
+    const struct gb_plan_effort effort = { .steps = (uint64_t) budget_ms * GB_PLAN_STEPS_PER_MS };
+    GB_TRY(gb_plan_in_chunks_with(items, n, d->alignment, d->max_size, budget_ms > 0 ? &effort : NULL, chunk_of,
+        &result));
     l->layout->need[backend].load = result.one.lower_bound;
     l->layout->need[backend].bound = result.bound;
     l->layout->need[backend].proved = result.proved;
