@@ -23,14 +23,21 @@ static bool streams(const struct ggml_tensor * node) {
     return is_far(node) && (uintptr_t) node->data % sizeof(float) == 0;
 }
 
-static void stream(const struct gb_cpu_call * call, const struct ggml_tensor * node, char * d, const float * row) {
-    call->k->stream_f32(node->ne[0], (float *) (void *) d, row, row, false);
+// next: elements that will be read next, or NULL
+static void stream(const struct gb_cpu_call * call, const struct ggml_tensor * node, char * d, const float * row,
+    const char * next) {
+    const float * later = next != NULL ? (const float *) (const void *) next : row;
+    call->k->stream_f32(node->ne[0], (float *) (void *) d, row, later, false);
 }
 
 static void end_stream(const struct gb_cpu_call * call) { call->k->stream_f32(0, NULL, NULL, NULL, true); }
 
-// Like gb_run_rows.
-static inline void run_rows(const struct gb_cpu_call * call, const struct ggml_tensor * node, gb_row_writer * f) {
+// The row of src[0] that a row of the result is made of. NULL: none.
+typedef const char * row_source(const struct ggml_tensor * node, struct gb_row r);
+
+// Like gb_run_rows. Loads from memory would wait for stores that bypass the caches, so the next row is prefetched.
+static inline void run_rows(const struct gb_cpu_call * call, const struct ggml_tensor * node, gb_row_writer * f,
+    row_source * source) {
     if (!streams(node)) {
         gb_run_rows(call, node, f);
         return;
@@ -41,7 +48,7 @@ static inline void run_rows(const struct gb_cpu_call * call, const struct ggml_t
     for (int64_t i = first; i < last; i++) {
         const struct gb_row r = gb_row_at(node, i);
         f(node, r, (char *) row);
-        stream(call, node, gb_row_of(node, r), row);
+        stream(call, node, gb_row_of(node, r), row, i + 1 < last ? source(node, gb_row_at(node, i + 1)) : NULL);
         if (gb_cpu_stopped(call, node->ne[0])) {
             break;
         }
@@ -70,16 +77,20 @@ static int64_t source_at(const struct ggml_tensor * node, int d, int64_t i) {
     return at < 0 || at >= n ? -1 : at;
 }
 
+static const char * pad_ext_source(const struct ggml_tensor * node, struct gb_row r) {
+    const int64_t i1 = source_at(node, 1, r.i1), i2 = source_at(node, 2, r.i2), i3 = source_at(node, 3, r.i3);
+    return i1 < 0 || i2 < 0 || i3 < 0 ? NULL : gb_row_ptr(node->src[0], i1, i2, i3);
+}
+
 static void pad_ext_row(const struct ggml_tensor * node, struct gb_row r, char * d) {
     const struct ggml_tensor * a = node->src[0];
     const size_t size = ggml_type_size(node->type), step = node->nb[0];
-    const int64_t i1 = source_at(node, 1, r.i1), i2 = source_at(node, 2, r.i2), i3 = source_at(node, 3, r.i3);
     const int64_t before = gb_op_param_i32(node, 0), n = a->ne[0];
-    if (i1 < 0 || i2 < 0 || i3 < 0) {
+    const char * s = pad_ext_source(node, r);
+    if (s == NULL) {
         gb_clear(size, node->ne[0], d, step);
         return;
     }
-    const char * s = gb_row_ptr(a, i1, i2, i3);
     if (gb_op_param_i32(node, 8) == 0) {
         gb_clear(size, before, d, step);
         gb_move(size, n, d + (size_t) before * step, step, s, a->nb[0]);
@@ -96,10 +107,14 @@ static void pad_ext_row(const struct ggml_tensor * node, struct gb_row r, char *
 }
 
 static void run_pad_ext(const struct gb_cpu_call * call, struct ggml_tensor * node) {
-    run_rows(call, node, pad_ext_row);
+    run_rows(call, node, pad_ext_row, pad_ext_source);
 }
 
 // ------------------------------------------------------------------------------------------------------ PAD_REFLECT_1D
+
+static const char * pad_reflect_source(const struct ggml_tensor * node, struct gb_row r) {
+    return gb_row_of(node->src[0], r);
+}
 
 static void pad_reflect_row(const struct ggml_tensor * node, struct gb_row r, char * d) {
     const struct ggml_tensor * a = node->src[0];
@@ -116,22 +131,29 @@ static void pad_reflect_row(const struct ggml_tensor * node, struct gb_row r, ch
 }
 
 static void run_pad_reflect_1d(const struct gb_cpu_call * call, struct ggml_tensor * node) {
-    run_rows(call, node, pad_reflect_row);
+    run_rows(call, node, pad_reflect_row, pad_reflect_source);
 }
 
 // ---------------------------------------------------------------------------------------------------------------- ROLL
+
+static const char * roll_source(const struct ggml_tensor * node, struct gb_row r) {
+    const struct ggml_tensor * a = node->src[0];
+    return gb_row_ptr(a, wrapped(r.i1 - gb_op_param_i32(node, 1), a->ne[1]),
+        wrapped(r.i2 - gb_op_param_i32(node, 2), a->ne[2]), wrapped(r.i3 - gb_op_param_i32(node, 3), a->ne[3]));
+}
 
 static void roll_row(const struct ggml_tensor * node, struct gb_row r, char * d) {
     const struct ggml_tensor * a = node->src[0];
     const size_t size = ggml_type_size(node->type), step = node->nb[0];
     const int64_t n = node->ne[0], shift = n > 0 ? wrapped(gb_op_param_i32(node, 0), n) : 0;
-    const char * s = gb_row_ptr(a, wrapped(r.i1 - gb_op_param_i32(node, 1), a->ne[1]),
-        wrapped(r.i2 - gb_op_param_i32(node, 2), a->ne[2]), wrapped(r.i3 - gb_op_param_i32(node, 3), a->ne[3]));
+    const char * s = roll_source(node, r);
     gb_move(size, shift, d, step, s + (size_t) (n - shift) * a->nb[0], a->nb[0]);
     gb_move(size, n - shift, d + (size_t) shift * step, step, s, a->nb[0]);
 }
 
-static void run_roll(const struct gb_cpu_call * call, struct ggml_tensor * node) { run_rows(call, node, roll_row); }
+static void run_roll(const struct gb_cpu_call * call, struct ggml_tensor * node) {
+    run_rows(call, node, roll_row, roll_source);
+}
 
 // ----------------------------------------------------------------------------------------------- INTERPOLATE: one axis
 
@@ -450,7 +472,7 @@ static void smooth_row(const struct gb_cpu_call * call, const struct ggml_tensor
     if (!far) {
         gb_put(call->k, node, d, n, sum);
     } else if (!direct) {
-        stream(call, node, d, sum);
+        stream(call, node, d, sum, NULL);
     }
 }
 
@@ -491,7 +513,7 @@ static void run_nearest(const struct gb_cpu_call * call, struct ggml_tensor * no
             gb_move(ggml_type_size(node->type), node->ne[0], d, node->nb[0], last_row, node->nb[0]);
         }
         if (far) {
-            stream(call, node, d, (const float *) (const void *) scratch);
+            stream(call, node, d, (const float *) (const void *) scratch, NULL);
         }
         last_source = s;
         last_row = d;
