@@ -50,6 +50,7 @@ def resized(size, mode="nearest", align_corners=False, antialias=False):
     return resize
 
 
+TERMS = Tolerance(terms=64)
 SIZES = [((1, 2), (1, 4)), ((5, 7), (10, 14)), ((16, 9), (37, 5)), ((33, 40), (7, 8)), ((3, 3), (3, 3)),
          ((1, 5), (4, 1)), ((6, 1), (1, 9)), ((40, 600), (41, 601))]  # fmt: skip
 
@@ -61,7 +62,7 @@ SIZES = [((1, 2), (1, 4)), ((5, 7), (10, 14)), ((16, 9), (37, 5)), ((33, 40), (7
 )
 def test_interpolation(mode, align, antialias):
     options = {"mode": mode, "align_corners": align, "antialias": antialias}
-    rule = EXACT if mode == "nearest" else Tolerance(terms=64)
+    rule = EXACT if mode == "nearest" else TERMS
     for (old, new), layout, dtype in zip(SIZES, itertools.cycle(ALL_LAYOUTS), itertools.cycle(FLOATS)):
         x = real(2, 3, *old, layout=layout, dtype=dtype)
         largest = lambda x, new=new: np.full((2, 3, *new), 2.0)  # noqa: E731
@@ -76,9 +77,37 @@ def test_interpolation_moves_integers_and_scales_by_a_factor():
             partial(gb.ops.upscale, factor=3, mode=mode),
             [real(2, 4, 5)],
             resized((12, 15), mode),
-            Tolerance(terms=64),
+            TERMS,
             magnitude=lambda x: np.full((2, 12, 15), 2.0),
         )
+
+
+@pytest.mark.parametrize(("old", "new", "antialias"), [
+    ((6, 40), (12, 80), False), ((5, 19), (20, 76), False), ((36, 80), (18, 40), True), ((36, 93), (12, 31), True),
+    ((45, 96), (9, 24), True), ((30, 20), (10, 40), True), ((50, 70), (31, 44), True), ((50, 70), (31, 44), False),
+])  # fmt: skip
+def test_sizes_by_whole_factors_and_planes_that_get_fewer_rows(old, new, antialias):
+    for mode, layout in itertools.product(["bilinear"] if antialias else ["bilinear", "bicubic"], ALL_LAYOUTS):
+        options = {"mode": mode, "antialias": antialias}
+        largest = lambda x: np.full((2, 3, *new), 2.0)  # noqa: E731
+        x = real(2, 3, *old, layout=layout)
+        check(partial(gb.ops.interpolate, size=new, **options), [x], resized(new, **options), TERMS, magnitude=largest)
+
+
+@pytest.mark.parametrize("mode", ["nearest", "bilinear", "bicubic"])
+def test_large_images_bypass_the_caches(mode):
+    """Of 8 MiB and more, with rows that begin at any address."""
+    old, new = (561, 997), (1122, 1994)
+    y, w = (shares(n, m, mode, False, False) for n, m in zip(old, new, strict=True))
+    rule = EXACT if mode == "nearest" else TERMS
+    largest = lambda x: np.full((1, *new), 2.0)  # noqa: E731
+    check(
+        partial(gb.ops.interpolate, size=new, mode=mode),
+        [real(1, *old)],
+        lambda x: y @ x @ w.T,
+        rule,
+        magnitude=largest,
+    )
 
 
 def test_no_size_is_off_by_one():
@@ -228,7 +257,7 @@ def test_errors_of_columns_name_the_fault(ctx):
 
 
 def test_large_results_bypass_the_caches(ctx, cpu, rng):
-    """Results of 32 MiB and more are stored by another kernel, with the same values."""
+    """Results of 8 MiB and more are stored by another kernel, with the same values."""
     x = rng.standard_normal((2, 1021, 2051), np.float32)
     t = ctx.tensor(x.shape)
     calls = {

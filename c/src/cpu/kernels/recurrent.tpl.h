@@ -170,8 +170,13 @@ static void lanes_tokens_f32(const struct gb_lanes_tokens * p) {
     }
 }
 
-// Vectors of lanes whose 2 GB_CHUNK sums stay in registers.
-#define PASS_V (V_REGISTERS >= 32 ? 2 : 1)
+// Vectors of lanes that share each broadcast element.
+#define PASS_V 2
+
+// With 32 registers, all sums of PASS_V vectors stay in registers, and the pass reads the state once. With 16 registers
+// they would fit for one vector only. Each product would then need a load of its own, and long chains of products would
+// fill the scheduler. So the update and the two kinds of sums read the state from the nearest cache one after another.
+#define PASS_FUSED (V_REGISTERS >= 32)
 
 // t[i] += element j of row i of r, times x
 static ALWAYS_INLINE void pass_sums_(vf t[GB_CHUNK][PASS_V], const float * r, int64_t ld, const vf x[PASS_V]) {
@@ -200,6 +205,44 @@ static ALWAYS_INLINE void pass_move_(vf t[GB_CHUNK][PASS_V], float * p, bool sto
     }
 }
 
+// x = element j of the state, at `at`: decayed, with the products of the chunk
+static ALWAYS_INLINE void pass_element_(vf x[PASS_V], float * at, const struct gb_lanes_pass * p, int64_t j,
+    vf u[GB_CHUNK][PASS_V], const vf w[PASS_V], bool per_key) {
+    UNROLL
+    for (int v = 0; v < PASS_V; v++) {
+        x[v] = v_mul(per_key ? v_set(p->wv[j]) : w[v], v_load(at + v * V_N));
+    }
+    UNROLL
+    for (int i = 0; i < GB_CHUNK; i++) {
+        vf k = v_set(p->k[i * p->ldk + j]);
+        IN_REGISTER(k);
+        UNROLL
+        for (int v = 0; v < PASS_V; v++) {
+            x[v] = v_fma(k, u[i][v], x[v]);
+        }
+    }
+    UNROLL
+    for (int v = 0; v < PASS_V; v++) {
+        v_store(at + v * V_N, x[v]);
+    }
+}
+
+// The sums of GB_CHUNK rows over the state, read from memory.
+static ALWAYS_INLINE void pass_again_(int64_t n, float * y, const float * s, const float * r, int64_t ld) {
+    vf t[GB_CHUNK][PASS_V];
+    pass_move_(t, NULL, false);
+    for (int64_t j = 0; j < n; j++) {
+        vf x[PASS_V];
+        UNROLL
+        for (int v = 0; v < PASS_V; v++) {
+            x[v] = v_load(s + j * GB_LANES + v * V_N);
+            IN_REGISTER(x[v]);
+        }
+        pass_sums_(t, r + j, ld, x);
+    }
+    pass_move_(t, y, true);
+}
+
 static ALWAYS_INLINE void lanes_pass_(int64_t n, float * s, const struct gb_lanes_pass * p, bool per_key, bool sums,
     bool two) {
     for (int lane = 0; lane < GB_LANES; lane += PASS_V * V_N) {
@@ -212,36 +255,25 @@ static ALWAYS_INLINE void lanes_pass_(int64_t n, float * s, const struct gb_lane
             w[v] = per_key ? v_set(0.0f) : v_load(p->w + lane + v * V_N);
         }
         for (int64_t j = 0; j < n; j++) {
-            float * const at = s + j * GB_LANES + lane;
             vf x[PASS_V];
-            UNROLL
-            for (int v = 0; v < PASS_V; v++) {
-                x[v] = v_mul(per_key ? v_set(p->wv[j]) : w[v], v_load(at + v * V_N));
-            }
-            UNROLL
-            for (int i = 0; i < GB_CHUNK; i++) {
-                vf k = v_set(p->k[i * p->ldk + j]);
-                IN_REGISTER(k);
-                UNROLL
-                for (int v = 0; v < PASS_V; v++) {
-                    x[v] = v_fma(k, u[i][v], x[v]);
-                }
-            }
-            UNROLL
-            for (int v = 0; v < PASS_V; v++) {
-                v_store(at + v * V_N, x[v]);
-            }
-            if (sums) {
+            pass_element_(x, s + j * GB_LANES + lane, p, j, u, w, per_key);
+            if (PASS_FUSED && sums) {
                 pass_sums_(f, p->a + j, p->lda, x);
             }
-            if (two) {
+            if (PASS_FUSED && two) {
                 pass_sums_(y, p->r + j, p->ldr, x);
             }
         }
-        if (sums) {
+        if (!PASS_FUSED && sums) {
+            pass_again_(n, p->f + lane, s + lane, p->a, p->lda);
+        }
+        if (!PASS_FUSED && two) {
+            pass_again_(n, p->y + lane, s + lane, p->r, p->ldr);
+        }
+        if (PASS_FUSED && sums) {
             pass_move_(f, p->f + lane, true);
         }
-        if (two) {
+        if (PASS_FUSED && two) {
             pass_move_(y, p->y + lane, true);
         }
     }

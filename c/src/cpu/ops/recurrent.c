@@ -42,8 +42,14 @@ void gb_from_lanes(const struct gb_cpu_call * call, float * rows, const float * 
         (const uint32_t *) (const void *) s, GB_LANES * sizeof(float));
 }
 
+void gb_clear_lanes(float * lanes, int rows, int64_t n) {
+    if (n < GB_LANES) {
+        memset(lanes, 0, (size_t) rows * GB_LANES * sizeof(float));
+    }
+}
+
 void gb_lanes_of(float * lanes, const float * values, int64_t n) {
-    memset(lanes, 0, GB_LANES * sizeof(float));
+    gb_clear_lanes(lanes, 1, n);
     memcpy(lanes, values, (size_t) n * sizeof(float));
 }
 
@@ -56,16 +62,20 @@ int gb_chunk_size(int64_t t, int64_t tokens, int64_t n_states) {
     return (int) GB_MIN((int64_t) GB_CHUNK, GB_MIN(until, tokens) - t);
 }
 
+void gb_prefetch_rows(const struct ggml_tensor * t, int64_t i1, int64_t first, int64_t i3, int64_t n) {
+    for (int i = 0; i < GB_CHUNK; i++) {
+        gb_prefetch(gb_row_floats(t, i1, first + i, i3), (size_t) n * sizeof(float));
+    }
+}
+
 struct gb_token_rows gb_rows_of_chunk(const struct ggml_tensor * t, int64_t i1, int64_t first, int64_t i3, int n,
     float * copy) {
     const int64_t size = t->ne[0];
-    if (n == GB_CHUNK) {
-        return (struct gb_token_rows){ gb_row_floats(t, i1, first, i3), (int64_t) (t->nb[2] / sizeof(float)) };
-    }
-    memset(copy, 0, (size_t) (GB_CHUNK * size) * sizeof(float));
     for (int i = 0; i < n; i++) {
         memcpy(copy + i * size, gb_row_floats(t, i1, first + i, i3), (size_t) size * sizeof(float));
     }
+    memset(copy + n * size, 0, (size_t) ((GB_CHUNK - n) * size) * sizeof(float));
+    gb_prefetch_rows(t, i1, first + n, i3, size);
     return (struct gb_token_rows){ copy, size };
 }
 

@@ -14,7 +14,7 @@
 
 enum {
     GB_FEW_TOKENS = 3, // maximum number of tokens for which rows are computed one by one
-    GB_UNIT_PIECES = 2, // maximum number of pieces of a unit, whose states stay in the nearest cache
+    GB_UNIT_PIECES = 4, // maximum number of pieces of a unit, whose states stay in the second-level cache
 };
 
 // NULL if the sources are F32 with dense and aligned rows, and the result is contiguous. Else the reason.
@@ -40,6 +40,9 @@ struct gb_piece gb_piece_at(int64_t u, int64_t rows, int64_t heads);
 void gb_to_lanes(const struct gb_cpu_call * call, float * s, const float * rows, int64_t n, int64_t size);
 void gb_from_lanes(const struct gb_cpu_call * call, float * rows, const float * s, int64_t n, int64_t size);
 
+// Clears rows of lanes, if n lanes do not fill a row.
+void gb_clear_lanes(float * lanes, int rows, int64_t n);
+
 // Puts n values into lanes. The remaining lanes get 0.
 void gb_lanes_of(float * lanes, const float * values, int64_t n);
 
@@ -57,7 +60,12 @@ struct gb_token_rows {
     int64_t ld;
 };
 
-// The rows of n tokens of t, from row (i1, first, i3) on. Fewer than GB_CHUNK are copied to `copy`, with zeros behind.
+// Prefetches n elements of the rows of GB_CHUNK tokens, from row (i1, first, i3) on. The rows need not exist.
+void gb_prefetch_rows(const struct ggml_tensor * t, int64_t i1, int64_t first, int64_t i3, int64_t n);
+
+// Copies the rows of n tokens of t, from row (i1, first, i3) on, to `copy`, with zeros behind, and prefetches the next
+// rows. In t, rows of neighbouring tokens are often a multiple of 4 KiB apart. They would then share the same few
+// places of the nearest cache.
 struct gb_token_rows gb_rows_of_chunk(const struct ggml_tensor * t, int64_t i1, int64_t first, int64_t i3, int n,
     float * copy);
 

@@ -102,7 +102,9 @@ static void decay_chunk(const struct gb_cpu_call * call, const struct delta * a,
     struct delta_chunk * c, float * rows) {
     const int64_t n = a->size;
     float *ks = rows, *as = ks + GB_CHUNK * n, *rs = as + GB_CHUNK * n, *decay = rs + GB_CHUNK * n, *gate = decay + n;
-    memset(rows, 0, (size_t) (3 * GB_CHUNK * n) * sizeof(float));
+    if (c->n < GB_CHUNK) {
+        memset(rows, 0, (size_t) (3 * GB_CHUNK * n) * sizeof(float));
+    }
     c->k = (struct gb_token_rows){ ks, n };
     c->a = (struct gb_token_rows){ as, n };
     c->r = (struct gb_token_rows){ rs, n };
@@ -125,6 +127,9 @@ static void decay_chunk(const struct gb_cpu_call * call, const struct delta * a,
         gb_products_of_rows(call, n, (struct gb_token_rows){ k, 0 }, 1, c->k, t + 1, c->kk + t);
         gb_products_of_rows(call, n, (struct gb_token_rows){ q, 0 }, 1, c->k, t + 1, c->kr + t);
     }
+    gb_prefetch_rows(a->k, delta_head(a, p), c->first + c->n, delta_sequence(a, p), n);
+    gb_prefetch_rows(a->q, delta_head(a, p), c->first + c->n, delta_sequence(a, p), n);
+    gb_prefetch_rows(a->g, p->head, c->first + c->n, p->sequence, n);
 }
 
 // The same gate for all keys.
@@ -150,6 +155,10 @@ static void open_delta_chunk(const struct gb_cpu_call * call, const struct delta
     c->n = gb_chunk_size(first, a->tokens, a->n_states);
     for (int t = 0; t < c->n; t++) {
         c->beta[t] = beta_of(a, p, first + t);
+    }
+    gb_prefetch_rows(a->v, p->head, first, p->sequence, a->size);
+    for (int t = 0; t < c->n; t++) {
+        gb_prefetch(delta_out(a, p, first + t), (size_t) a->size * sizeof(float));
     }
     if (a->g->ne[0] == 1) { // also if a state has one key
         gate_chunk(call, a, p, c, rows);
@@ -194,10 +203,7 @@ static void delta_chunk(const struct gb_cpu_call * call, const struct delta * a,
         .y = s->y[0],
         .all = all });
     for (int t = 0; t < c->n; t++) {
-        float * out = delta_out(a, p, c->first + t);
-        for (int64_t i = 0; i < p->n; i++) {
-            out[i] = a->share * s->y[t][i];
-        }
+        call->k->scale_f32(p->n, delta_out(a, p, c->first + t), s->y[t], a->share);
     }
     struct gb_lanes_pass pass = { .wv = c->decay, .w = all, .u = u[0], .k = c->k.p, .ldk = c->k.ld };
     if (next != NULL) {

@@ -72,13 +72,13 @@ struct scan {
     int64_t size, width, heads, groups, tokens, sequences, n_states; // N, P, H, G, T, S, K
     int64_t group_rows; // of a group
     float *y, *states; // of the result
-    // scratch: the states of a unit, or of a piece and then A laid out alike; decays of a row; rows of two chunks
+    // scratch: the states of a unit, then A laid out alike; decays of a row; rows of two chunks
     float *lanes, *decay, *rows;
     bool dense_x; // rows of x follow each other
     int64_t unit; // pieces of a unit
 };
 
-static int64_t scan_floats(int64_t size) { return (GB_UNIT_PIECES * GB_LANES + 1 + 2 * 2 * GB_CHUNK) * size; }
+static int64_t scan_floats(int64_t size) { return (2 * GB_UNIT_PIECES * GB_LANES + 1 + 2 * 2 * GB_CHUNK) * size; }
 
 static int64_t scan_pieces(const struct scan * a) { return gb_div_up(a->group_rows, GB_LANES); } // of a group
 
@@ -98,7 +98,7 @@ static struct scan scan_of(const struct gb_cpu_call * call, const struct ggml_te
     a.unit = gb_unit_pieces(scan_pieces(&a), a.groups * a.sequences, n_threads);
     if (call != NULL) {
         a.lanes = gb_my_floats(call, scan_floats(a.size));
-        a.decay = a.lanes + GB_UNIT_PIECES * GB_LANES * a.size;
+        a.decay = a.lanes + 2 * GB_UNIT_PIECES * GB_LANES * a.size;
         a.rows = a.decay + a.size;
     }
     return a;
@@ -124,25 +124,63 @@ static struct scan_piece scan_piece_at(const struct scan * a, int64_t u) {
     return s;
 }
 
-// Computes d = softplus(dt) and d x of the rows.
-static void scan_lanes(const struct gb_cpu_call * call, const struct scan * a, const struct scan_piece * s,
-    int64_t token, float * d, float * dx) {
-    float step[GB_LANES];
+// d = softplus(dt) of the heads of a piece for n tokens. Each token has n_heads numbers.
+static void scan_steps(const struct gb_cpu_call * call, const struct scan * a, const struct scan_piece * s,
+    int64_t token, int n, float * d) {
+    for (int t = 0; t < n; t++) {
+        const float * dt = gb_row_floats(a->dt, token + t, s->p.sequence, 0) + s->head;
+        memcpy(d + t * s->n_heads, dt, (size_t) s->n_heads * sizeof(float));
+    }
+    call->k->softplus_f32(n * s->n_heads, d, d);
+}
+
+// Puts the number of each head into the lanes of its rows.
+static void spread(const struct scan * a, const struct scan_piece * s, const float * of_heads, float * lanes) {
+    if (a->width == 1) { // every row is a head
+        memcpy(lanes, of_heads, (size_t) s->p.n * sizeof(float));
+        return;
+    }
+    if (s->n_heads == 1 && s->p.n == GB_LANES) { // the compiler knows the length
+        for (int i = 0; i < GB_LANES; i++) {
+            lanes[i] = of_heads[0];
+        }
+        return;
+    }
+    for (int64_t i = 0, h = 0, first = s->first; i < s->p.n; h++, first = 0) {
+        for (const int64_t end = GB_MIN(i + a->width - first, s->p.n); i < end; i++) {
+            lanes[i] = of_heads[h];
+        }
+    }
+}
+
+// dx = d x of the rows. d: of each head
+static void scale_rows(const struct gb_cpu_call * call, const struct scan * a, const struct scan_piece * s,
+    int64_t token, const float * d, float * dx) {
     const float * x = gb_row_floats(a->x, s->head, token, s->p.sequence) + s->first;
-    call->k->softplus_f32(s->n_heads, step, gb_row_floats(a->dt, token, s->p.sequence, 0) + s->head);
-    if (a->width == 1 && a->dense_x) { // every row is a head
-        memcpy(d, step, (size_t) s->p.n * sizeof(float));
-        call->k->mul_f32(s->p.n, dx, step, x);
+    if (a->width == 1 && a->dense_x) {
+        call->k->mul_f32(s->p.n, dx, d, x);
         return;
     }
     for (int64_t i = 0, h = 0, first = s->first; i < s->p.n; h++, first = 0) {
         const int64_t end = GB_MIN(i + a->width - first, s->p.n);
         const float * row = a->dense_x ? x + i : gb_row_floats(a->x, s->head + h, token, s->p.sequence) + first;
-        for (const int64_t start = i; i < end; i++) {
-            d[i] = step[h];
-            dx[i] = step[h] * row[i - start];
-        }
+        call->k->scale_f32(end - i, dx + i, row, d[h]);
+        i = end;
     }
+}
+
+// Computes d = softplus(dt) and d x of the rows.
+static void scan_lanes(const struct gb_cpu_call * call, const struct scan * a, const struct scan_piece * s,
+    int64_t token, float * d, float * dx) {
+    float step[GB_LANES];
+    scan_steps(call, a, s, token, 1, step);
+    spread(a, s, step, d);
+    scale_rows(call, a, s, token, step, dx);
+}
+
+// The results of the rows of a piece.
+static float * scan_out(const struct scan * a, const struct scan_piece * s, int64_t token) {
+    return a->y + (token + a->tokens * s->p.sequence) * a->width * a->heads + s->row;
 }
 
 // The place of the state after this token, if it is kept.
@@ -177,7 +215,7 @@ static void scan_rows(const struct gb_cpu_call * call, const struct scan * a, co
                 call->k->scale_f32(a->size, a->decay, A, d[i]);
                 call->k->exp_f32(a->size, a->decay, a->decay);
             }
-            a->y[(t + a->tokens * p->sequence) * a->width * a->heads + s->row + i] =
+            scan_out(a, s, t)[i] =
                 call->k->state_row_f32(a->size, to + at, from + at, w, a->A->ne[0] == 1 ? NULL : a->decay,
                     gb_row_floats(a->B, p->head, t, p->sequence), dx[i], gb_row_floats(a->C, p->head, t, p->sequence));
         }
@@ -185,30 +223,61 @@ static void scan_rows(const struct gb_cpu_call * call, const struct scan * a, co
     }
 }
 
-// One token at a time, because each element of the state has a decay of its own.
-static void scan_each(const struct gb_cpu_call * call, const struct scan * a, const struct scan_piece * s,
-    const float * from) {
-    const struct gb_piece * p = &s->p;
-    float * factors = a->lanes + GB_LANES * a->size;
-    memset(factors, 0, (size_t) (GB_LANES * a->size) * sizeof(float));
-    for (int64_t i = 0; i < p->n; i++) {
-        const float * A = gb_row_floats(a->A, (s->row + i) / a->width, 0, 0);
+// A piece whose elements each have a decay of their own: the state and A, both in lanes.
+struct own_decays {
+    struct scan_piece at;
+    float *lanes, *factors;
+};
+
+static void open_scan_lanes(const struct gb_cpu_call * call, const struct scan * a, struct own_decays * s, int64_t u,
+    const float * states) {
+    s->at = scan_piece_at(a, u);
+    memset(s->factors, 0, (size_t) (GB_LANES * a->size) * sizeof(float));
+    for (int64_t i = 0; i < s->at.p.n; i++) {
+        const float * A = gb_row_floats(a->A, (s->at.row + i) / a->width, 0, 0);
         for (int64_t j = 0; j < a->size; j++) {
-            factors[j * GB_LANES + i] = A[j];
+            s->factors[j * GB_LANES + i] = A[j];
         }
     }
-    gb_to_lanes(call, a->lanes, from, p->n, a->size);
+    gb_to_lanes(call, s->lanes, states + s->at.row * a->size, s->at.p.n, a->size);
+}
+
+static void scan_token(const struct gb_cpu_call * call, const struct scan * a, const struct own_decays * s, int64_t t) {
+    const struct gb_piece * p = &s->at.p;
+    float d[GB_LANES], dx[GB_LANES], y[GB_LANES];
+    gb_clear_lanes(d, 1, p->n);
+    gb_clear_lanes(dx, 1, p->n);
+    scan_lanes(call, a, &s->at, t, d, dx);
+    call->k->lanes_scan_f32(a->size, y, s->lanes, s->factors, d, gb_row_floats(a->B, p->head, t, p->sequence), dx,
+        gb_row_floats(a->C, p->head, t, p->sequence));
+    memcpy(scan_out(a, &s->at, t), y, (size_t) p->n * sizeof(float));
+    float * slot = slot_of(a, t, p->sequence);
+    if (slot != NULL) {
+        gb_from_lanes(call, slot + s->at.row * a->size, s->lanes, p->n, a->size);
+    }
+}
+
+// One token at a time, because each element of the state has a decay of its own. The n pieces from piece u on take
+// turns, so that they read whole cache lines of the rows of a token one after another.
+static void scan_each(const struct gb_cpu_call * call, const struct scan * a, int64_t u, int64_t n,
+    const float * states) {
+    struct own_decays s[GB_UNIT_PIECES];
+    for (int64_t i = 0; i < n; i++) {
+        s[i].lanes = a->lanes + 2 * i * GB_LANES * a->size;
+        s[i].factors = s[i].lanes + GB_LANES * a->size;
+        open_scan_lanes(call, a, &s[i], u + i, states);
+    }
     for (int64_t t = 0; t < a->tokens; t++) {
-        float d[GB_LANES] = { 0 }, dx[GB_LANES] = { 0 }, y[GB_LANES];
-        scan_lanes(call, a, s, t, d, dx);
-        call->k->lanes_scan_f32(a->size, y, a->lanes, factors, d, gb_row_floats(a->B, p->head, t, p->sequence), dx,
-            gb_row_floats(a->C, p->head, t, p->sequence));
-        memcpy(a->y + (t + a->tokens * p->sequence) * a->width * a->heads + s->row, y, (size_t) p->n * sizeof(float));
-        float * slot = slot_of(a, t, p->sequence);
-        if (slot != NULL) {
-            gb_from_lanes(call, slot + s->row * a->size, a->lanes, p->n, a->size);
+        const int64_t later = GB_MIN(t + GB_CHUNK, a->tokens - 1), heads = s[n - 1].at.head + s[n - 1].at.n_heads;
+        gb_prefetch(gb_row_floats(a->dt, later, s[0].at.p.sequence, 0) + s[0].at.head,
+            (size_t) (heads - s[0].at.head) * sizeof(float));
+        for (int64_t i = 0; i < n; i++) {
+            gb_prefetch(gb_row_floats(a->x, s[i].at.head, later, s[i].at.p.sequence) + s[i].at.first,
+                (size_t) s[i].at.p.n * sizeof(float));
+            gb_prefetch(scan_out(a, &s[i].at, later), (size_t) s[i].at.p.n * sizeof(float));
+            scan_token(call, a, &s[i], t);
         }
-        if (gb_cpu_stopped(call, a->size * 60)) {
+        if (gb_cpu_stopped(call, n * a->size * 60)) {
             return;
         }
     }
@@ -234,16 +303,15 @@ static struct scan_chunk scan_chunk_at(const struct gb_cpu_call * call, const st
 // A piece on its way through the chunks.
 struct scan_state {
     struct scan_piece at;
-    float *lanes, factors[GB_LANES]; // the state; A of each row
+    float *lanes, factors[GB_LANES]; // the state; A of each head
     float y[GB_CHUNK][GB_LANES]; // of the next chunk, over this state
 };
 
 static void open_scan(const struct gb_cpu_call * call, const struct scan * a, struct scan_state * s, int64_t u,
     const float * states, const struct scan_chunk * c) {
     s->at = scan_piece_at(a, u);
-    memset(s->factors, 0, sizeof(s->factors));
-    for (int64_t i = 0; i < s->at.p.n; i++) {
-        s->factors[i] = *gb_row_floats(a->A, (s->at.row + i) / a->width, 0, 0);
+    for (int64_t h = 0; h < s->at.n_heads; h++) {
+        s->factors[h] = *gb_row_floats(a->A, s->at.head + h, 0, 0);
     }
     gb_to_lanes(call, s->lanes, states + s->at.row * a->size, s->at.p.n, a->size);
     for (int t = 0; t < c->n; t++) {
@@ -255,17 +323,28 @@ static void open_scan(const struct gb_cpu_call * call, const struct scan * a, st
 static void scan_chunk(const struct gb_cpu_call * call, const struct scan * a, struct scan_state * s,
     const struct scan_chunk * c, const struct scan_chunk * next) {
     const struct gb_piece * p = &s->at.p;
-    float w[GB_CHUNK][GB_LANES] = { { 0 } }, u[GB_CHUNK][GB_LANES] = { { 0 } }, all[GB_LANES];
+    const int64_t heads = s->at.n_heads;
+    float w[GB_CHUNK][GB_LANES], u[GB_CHUNK][GB_LANES], all[GB_LANES];
+    float step[GB_CHUNK * GB_LANES], decay[GB_CHUNK * GB_LANES]; // of each token and head
+    gb_clear_lanes(w[0], GB_CHUNK, p->n);
+    gb_clear_lanes(u[0], GB_CHUNK, p->n);
+    scan_steps(call, a, &s->at, c->first, c->n, step);
     for (int t = 0; t < c->n; t++) {
-        scan_lanes(call, a, &s->at, c->first + t, w[t], u[t]);
-        call->k->mul_f32(GB_LANES, w[t], w[t], s->factors);
+        call->k->mul_f32(heads, decay + t * heads, step + t * heads, s->factors);
     }
-    call->k->exp_f32(c->n * GB_LANES, w[0], w[0]);
+    call->k->exp_f32(c->n * heads, decay, decay);
+    gb_prefetch_rows(a->x, s->at.head, c->first + c->n, p->sequence, p->n);
+    for (int t = 0; t < GB_CHUNK; t++) {
+        gb_prefetch(scan_out(a, &s->at, c->first + c->n + t), (size_t) p->n * sizeof(float));
+    }
+    for (int t = 0; t < c->n; t++) {
+        spread(a, &s->at, decay + t * heads, w[t]);
+        scale_rows(call, a, &s->at, c->first + t, step + t * heads, u[t]);
+    }
     call->k->lanes_tokens_f32(&(struct gb_lanes_tokens){
         .n = c->n, .w = w[0], .kr = c->products, .u = u[0], .y = s->y[0], .all = all });
     for (int t = 0; t < c->n; t++) {
-        float * y = a->y + (c->first + t + a->tokens * p->sequence) * a->width * a->heads + s->at.row;
-        memcpy(y, s->y[t], (size_t) p->n * sizeof(float));
+        memcpy(scan_out(a, &s->at, c->first + t), s->y[t], (size_t) p->n * sizeof(float));
     }
     call->k->lanes_pass_f32(a->size, s->lanes,
         &(struct gb_lanes_pass){ .w = all,
@@ -309,22 +388,22 @@ static void scan_chunks(const struct gb_cpu_call * call, const struct scan * a, 
 
 static void scan_unit(const struct gb_cpu_call * call, const struct scan * a, int64_t u, int64_t n,
     const float * states) {
-    const bool chunks = a->A->ne[0] == 1 && a->tokens > GB_FEW_TOKENS;
+    const bool one = a->A->ne[0] == 1, rows = a->tokens <= GB_FEW_TOKENS && (a->size >= SHORT_ROW || one);
     for (int64_t i = 0; i < n; i++) {
         const struct scan_piece s = scan_piece_at(a, u + i);
         const float * from = states + s.row * a->size;
         keep_first_scan(a, &s, from);
-        if (a->tokens <= GB_FEW_TOKENS && (a->size >= SHORT_ROW || a->A->ne[0] == 1)) {
+        if (rows) {
             scan_rows(call, a, &s, from);
-        } else if (!chunks) {
-            scan_each(call, a, &s, from);
         }
         if (gb_cpu_stopped(call, a->size * s.p.n / 4)) {
             return;
         }
     }
-    if (chunks) {
+    if (!rows && one) {
         scan_chunks(call, a, u, n, states);
+    } else if (!rows) {
+        scan_each(call, a, u, n, states);
     }
 }
 

@@ -1,32 +1,43 @@
 // resample.c - INTERPOLATE, PAD_EXT, PAD_REFLECT_1D, ROLL.
 //
-// All except the smooth modes of INTERPOLATE move elements, and so work for every plain type. Large
-// results bypass the caches. A row is first written to scratch memory. Only the smooth modes add up to
-// SLOTS rows of the source straight to the result.
+// All except the smooth modes of INTERPOLATE move elements, and so work for every plain type. Large results bypass the
+// caches: ordinary stores would first read the memory that they overwrite. A row is first written to scratch memory.
+// Only the smooth modes add up to SLOTS rows of the source straight to the result.
 #include <math.h>
 
 #include "cpu/ops/elements.h"
 
 static const char * move_unsupported(const struct ggml_tensor * node) { return gb_need_same(node, 1); }
 
+// Results of at least this size bypass the caches. Rows of images are read once, long after they were written, so the
+// limit is lower than GB_FAR_BYTES: several times the size of a second-level cache.
+#define FAR_IMAGE_BYTES ((size_t) 8 << 20)
+
 // True if results are written by gb_kernel_stream.
 static bool is_far(const struct ggml_tensor * node) {
     return ggml_type_size(node->type) == sizeof(float) && node->nb[0] == sizeof(float) &&
-           ((node->nb[1] | node->nb[2] | node->nb[3]) % sizeof(float)) == 0 && ggml_nbytes(node) >= GB_FAR_BYTES;
+           ((node->nb[1] | node->nb[2] | node->nb[3]) % sizeof(float)) == 0 && ggml_nbytes(node) >= FAR_IMAGE_BYTES;
 }
 
 static bool streams(const struct ggml_tensor * node) {
     return is_far(node) && (uintptr_t) node->data % sizeof(float) == 0;
 }
 
-static void stream(const struct gb_cpu_call * call, const struct ggml_tensor * node, char * d, const float * row) {
-    call->k->stream_f32(node->ne[0], (float *) (void *) d, row, row, false);
+// next: elements that will be read next, or NULL
+static void stream(const struct gb_cpu_call * call, const struct ggml_tensor * node, char * d, const float * row,
+    const char * next) {
+    const float * later = next != NULL ? (const float *) (const void *) next : row;
+    call->k->stream_f32(node->ne[0], (float *) (void *) d, row, later, false);
 }
 
 static void end_stream(const struct gb_cpu_call * call) { call->k->stream_f32(0, NULL, NULL, NULL, true); }
 
-// Like gb_run_rows.
-static inline void run_rows(const struct gb_cpu_call * call, const struct ggml_tensor * node, gb_row_writer * f) {
+// The row of src[0] that a row of the result is made of. NULL: none.
+typedef const char * row_source(const struct ggml_tensor * node, struct gb_row r);
+
+// Like gb_run_rows. Loads from memory would wait for stores that bypass the caches, so the next row is prefetched.
+static inline void run_rows(const struct gb_cpu_call * call, const struct ggml_tensor * node, gb_row_writer * f,
+    row_source * source) {
     if (!streams(node)) {
         gb_run_rows(call, node, f);
         return;
@@ -37,7 +48,7 @@ static inline void run_rows(const struct gb_cpu_call * call, const struct ggml_t
     for (int64_t i = first; i < last; i++) {
         const struct gb_row r = gb_row_at(node, i);
         f(node, r, (char *) row);
-        stream(call, node, gb_row_of(node, r), row);
+        stream(call, node, gb_row_of(node, r), row, i + 1 < last ? source(node, gb_row_at(node, i + 1)) : NULL);
         if (gb_cpu_stopped(call, node->ne[0])) {
             break;
         }
@@ -66,16 +77,20 @@ static int64_t source_at(const struct ggml_tensor * node, int d, int64_t i) {
     return at < 0 || at >= n ? -1 : at;
 }
 
+static const char * pad_ext_source(const struct ggml_tensor * node, struct gb_row r) {
+    const int64_t i1 = source_at(node, 1, r.i1), i2 = source_at(node, 2, r.i2), i3 = source_at(node, 3, r.i3);
+    return i1 < 0 || i2 < 0 || i3 < 0 ? NULL : gb_row_ptr(node->src[0], i1, i2, i3);
+}
+
 static void pad_ext_row(const struct ggml_tensor * node, struct gb_row r, char * d) {
     const struct ggml_tensor * a = node->src[0];
     const size_t size = ggml_type_size(node->type), step = node->nb[0];
-    const int64_t i1 = source_at(node, 1, r.i1), i2 = source_at(node, 2, r.i2), i3 = source_at(node, 3, r.i3);
     const int64_t before = gb_op_param_i32(node, 0), n = a->ne[0];
-    if (i1 < 0 || i2 < 0 || i3 < 0) {
+    const char * s = pad_ext_source(node, r);
+    if (s == NULL) {
         gb_clear(size, node->ne[0], d, step);
         return;
     }
-    const char * s = gb_row_ptr(a, i1, i2, i3);
     if (gb_op_param_i32(node, 8) == 0) {
         gb_clear(size, before, d, step);
         gb_move(size, n, d + (size_t) before * step, step, s, a->nb[0]);
@@ -92,10 +107,14 @@ static void pad_ext_row(const struct ggml_tensor * node, struct gb_row r, char *
 }
 
 static void run_pad_ext(const struct gb_cpu_call * call, struct ggml_tensor * node) {
-    run_rows(call, node, pad_ext_row);
+    run_rows(call, node, pad_ext_row, pad_ext_source);
 }
 
 // ------------------------------------------------------------------------------------------------------ PAD_REFLECT_1D
+
+static const char * pad_reflect_source(const struct ggml_tensor * node, struct gb_row r) {
+    return gb_row_of(node->src[0], r);
+}
 
 static void pad_reflect_row(const struct ggml_tensor * node, struct gb_row r, char * d) {
     const struct ggml_tensor * a = node->src[0];
@@ -112,22 +131,29 @@ static void pad_reflect_row(const struct ggml_tensor * node, struct gb_row r, ch
 }
 
 static void run_pad_reflect_1d(const struct gb_cpu_call * call, struct ggml_tensor * node) {
-    run_rows(call, node, pad_reflect_row);
+    run_rows(call, node, pad_reflect_row, pad_reflect_source);
 }
 
 // ---------------------------------------------------------------------------------------------------------------- ROLL
+
+static const char * roll_source(const struct ggml_tensor * node, struct gb_row r) {
+    const struct ggml_tensor * a = node->src[0];
+    return gb_row_ptr(a, wrapped(r.i1 - gb_op_param_i32(node, 1), a->ne[1]),
+        wrapped(r.i2 - gb_op_param_i32(node, 2), a->ne[2]), wrapped(r.i3 - gb_op_param_i32(node, 3), a->ne[3]));
+}
 
 static void roll_row(const struct ggml_tensor * node, struct gb_row r, char * d) {
     const struct ggml_tensor * a = node->src[0];
     const size_t size = ggml_type_size(node->type), step = node->nb[0];
     const int64_t n = node->ne[0], shift = n > 0 ? wrapped(gb_op_param_i32(node, 0), n) : 0;
-    const char * s = gb_row_ptr(a, wrapped(r.i1 - gb_op_param_i32(node, 1), a->ne[1]),
-        wrapped(r.i2 - gb_op_param_i32(node, 2), a->ne[2]), wrapped(r.i3 - gb_op_param_i32(node, 3), a->ne[3]));
+    const char * s = roll_source(node, r);
     gb_move(size, shift, d, step, s + (size_t) (n - shift) * a->nb[0], a->nb[0]);
     gb_move(size, n - shift, d + (size_t) shift * step, step, s, a->nb[0]);
 }
 
-static void run_roll(const struct gb_cpu_call * call, struct ggml_tensor * node) { run_rows(call, node, roll_row); }
+static void run_roll(const struct gb_cpu_call * call, struct ggml_tensor * node) {
+    run_rows(call, node, roll_row, roll_source);
+}
 
 // ----------------------------------------------------------------------------------------------- INTERPOLATE: one axis
 
@@ -207,27 +233,80 @@ static void find_taps(const struct axis * x, int64_t i, int32_t * at, float * w,
 
 // ---------------------------------------------------------------------------------------------------- INTERPOLATE: run
 
-// Rows of a plane that were resampled along dimension 0 are kept, because the next results need them again. SLOTS is
-// the maximum number.
+// If a plane gets more rows, its rows are first resampled along dimension 0. These rows are kept, because the next
+// results need them again. SLOTS is the maximum number. If a plane gets fewer rows, its rows are added first, so that
+// fewer rows are resampled along dimension 0.
 enum { SLOTS = GB_COMBINE_ROWS };
 
-// A thread's scratch: taps of dimension 0, a table [taps][out], and of the current row; kept rows; a source row; a row
-// of results.
+// A thread's scratch: taps of dimension 0, a table [taps][out], and of the current row; kept rows; a source row; sorted
+// elements or results of a row; a row of results.
 struct resampler {
     struct axis x, y;
     int32_t *at_x, *at_y;
-    float *w_x, *w_y, *kept, *source, *sum;
+    float *w_x, *w_y, *kept, *source, *phases, *sum;
     int slots;
+    int64_t pitch; // floats from a kept row to the next
     int64_t kept_row[SLOTS]; // number of the row of src[0] among all rows, -1: none
+    bool sums_first; // rows are added before they are resampled
+    // A row has `ways` results for each `step` elements; one of the two is 1. Far from the edges, results that are
+    // `ways` apart have the same weights, for elements that are `step` apart. This holds for groups inner to
+    // inner_end - 1 of `ways` results. The range is empty if it does not hold.
+    int64_t ways, step, inner, inner_end;
 };
 
 static int slots_of(const struct axis * y) { return GB_MIN(y->taps, (int) SLOTS); }
 
+// Whole cache lines, and not a multiple of 4 KiB, so that kept rows lie in different places of the nearest cache.
+static int64_t pitch_of(const struct axis * x) {
+    const int64_t lines = gb_div_up(x->out, 16);
+    return 16 * (lines + (lines % 64 == 0));
+}
+
 static int64_t scratch_floats(const struct ggml_tensor * node) {
     const struct axis x = axis_of(node, 0), y = axis_of(node, 1);
-    return x.mode == GGML_SCALE_MODE_NEAREST
-               ? 2 * x.out
-               : 2 * (int64_t) x.taps * x.out + 2 * (int64_t) y.taps + (slots_of(&y) + 1) * x.out + x.n;
+    return x.mode == GGML_SCALE_MODE_NEAREST ? 2 * x.out
+                                             : 2 * (int64_t) x.taps * x.out + 2 * (int64_t) y.taps +
+                                                   slots_of(&y) * pitch_of(&x) + x.out + x.n + GB_MAX(x.n, x.out);
+}
+
+static bool has_float_rows(const struct ggml_tensor * a) {
+    return a->type == GGML_TYPE_F32 && a->nb[0] == sizeof(float) &&
+           ((a->nb[1] | a->nb[2] | a->nb[3] | (uintptr_t) a->data) % sizeof(float)) == 0;
+}
+
+// True if the taps of each result of group i are those of group j, moved.
+static bool has_same_taps(const struct resampler * r, int64_t i, int64_t j) {
+    for (int64_t t = 0; t < r->x.taps * r->x.out; t += r->x.out) {
+        for (int64_t f = 0; f < r->ways; f++) {
+            const int64_t a = t + i * r->ways + f, b = t + j * r->ways + f;
+            if (r->at_x[a] - i * r->step != r->at_x[b] - j * r->step || r->w_x[a] != r->w_x[b]) {
+                return false;
+            }
+        }
+    }
+    return true;
+}
+
+// Finds the groups with the weights of the one in the middle. weave_f32 and every_f32 are fast for the numbers of
+// results and elements below.
+static void find_inner(struct resampler * r) {
+    const struct axis * x = &r->x;
+    r->inner = r->inner_end = 0;
+    r->ways = x->n > 0 && x->out % x->n == 0 ? x->out / x->n : 1;
+    r->step = x->out > 0 && x->n % x->out == 0 ? x->n / x->out : 1;
+    const bool more = r->step == 1 && (r->ways == 2 || r->ways == 4), fewer = r->ways == 1 && r->step > 1;
+    if (!(more || (fewer && r->sums_first)) || x->taps > GB_COMBINE_ROWS) {
+        return;
+    }
+    const int64_t groups = x->out / r->ways, middle = groups / 2;
+    r->inner = middle;
+    r->inner_end = middle + 1;
+    while (r->inner > 0 && has_same_taps(r, r->inner - 1, middle)) {
+        r->inner--;
+    }
+    while (r->inner_end < groups && has_same_taps(r, r->inner_end, middle)) {
+        r->inner_end++;
+    }
 }
 
 static void open_resampler(struct resampler * r, const struct gb_cpu_call * call, const struct ggml_tensor * node) {
@@ -236,19 +315,63 @@ static void open_resampler(struct resampler * r, const struct gb_cpu_call * call
     r->slots = slots_of(&r->y);
     float * p = gb_my_floats(call, scratch_floats(node));
     const int64_t table = r->x.taps * r->x.out;
+    r->pitch = pitch_of(&r->x);
     r->kept = p;
-    r->sum = p + r->slots * r->x.out;
+    r->sum = p + r->slots * r->pitch;
     r->at_x = (int32_t *) (void *) (r->sum + r->x.out);
     r->w_x = r->sum + r->x.out + table;
     r->at_y = (int32_t *) (void *) (r->w_x + table);
     r->w_y = r->w_x + table + r->y.taps;
     r->source = r->w_y + r->y.taps;
+    r->phases = r->source + r->x.n;
     for (int64_t i = 0; i < r->x.out; i++) {
         find_taps(&r->x, i, r->at_x + i, r->w_x + i, r->x.out);
     }
     for (int i = 0; i < SLOTS; i++) {
         r->kept_row[i] = -1;
     }
+    r->sums_first = r->y.out < r->y.n && has_float_rows(node->src[0]);
+    find_inner(r);
+}
+
+// Results first .. end - 1 of a row, element by element.
+static void resample_some(const struct resampler * r, const float * x, int64_t first, int64_t end, float * y) {
+    for (int64_t i = first; i < end; i++) {
+        y[i] = 0;
+        for (int64_t t = 0; t < r->x.taps * r->x.out; t += r->x.out) {
+            y[i] += r->w_x[t + i] * x[r->at_x[t + i]];
+        }
+    }
+}
+
+// Resamples a row along dimension 0. The inner groups are sums of moved rows: elements that are `step` apart are first
+// put next to each other, and the results of a group are put next to each other in the end.
+static void resample_row(const struct gb_cpu_call * call, const struct resampler * r, const float * x, float * y) {
+    const struct axis * axis = &r->x;
+    const int64_t first = r->inner * r->ways, end = r->inner_end * r->ways, n = r->inner_end - r->inner;
+    if (n == 0) {
+        call->k->resample_f32(axis->out, y, axis->n, x, axis->taps, r->at_x, r->w_x);
+        return;
+    }
+    for (int64_t f = 0; f < r->step && r->step > 1; f++) {
+        call->k->every_f32(axis->out, r->phases + f * axis->out, x + f, r->step);
+    }
+    for (int64_t f = 0; f < r->ways; f++) {
+        const float * rows[GB_COMBINE_ROWS];
+        float w[GB_COMBINE_ROWS];
+        for (int t = 0; t < axis->taps; t++) {
+            const int64_t at = r->at_x[t * axis->out + first + f];
+            rows[t] = r->step > 1 ? r->phases + at % r->step * axis->out + at / r->step : x + at;
+            w[t] = r->w_x[t * axis->out + first + f];
+        }
+        call->k->combine_f32(&(struct gb_combine){
+            .n = n, .y = r->ways > 1 ? r->phases + f * n : y + first, .x = rows, .w = w, .taps = axis->taps });
+    }
+    if (r->ways > 1) {
+        call->k->weave_f32(n, r->ways, y + first, r->phases, n);
+    }
+    resample_some(r, x, 0, first, y);
+    resample_some(r, x, end, axis->out, y);
 }
 
 // Keeps row `i1` of a plane of the source, resampled, and returns its slot. Neighbouring rows have different slots.
@@ -257,8 +380,8 @@ static int keep_row(const struct gb_cpu_call * call, struct resampler * r, const
     const int64_t number = (i3 * a->ne[2] + i2) * a->ne[1] + i1;
     const int slot = (int) (number % r->slots);
     if (r->kept_row[slot] != number) {
-        call->k->resample_f32(r->x.out, r->kept + slot * r->x.out, a->ne[0],
-            gb_in(call->k, a, gb_row_ptr(a, i1, i2, i3), a->ne[0], r->source), r->x.taps, r->at_x, r->w_x);
+        resample_row(call, r, gb_in(call->k, a, gb_row_ptr(a, i1, i2, i3), a->ne[0], r->source),
+            r->kept + slot * r->pitch);
         r->kept_row[slot] = number;
     }
     return slot;
@@ -272,7 +395,7 @@ struct group {
 };
 
 // Takes rows from tap t on, and returns the first tap that is left. Taps without weight are skipped.
-// Neighbouring taps at an edge have the same row. The rows of a group have different slots.
+// Neighbouring taps at an edge have the same row. Kept rows of a group have different slots.
 static int take_rows(const struct gb_cpu_call * call, struct resampler * r, const struct ggml_tensor * a, int64_t i2,
     int64_t i3, int t, struct group * g) {
     int32_t first = 0, last = -1;
@@ -289,35 +412,32 @@ static int take_rows(const struct gb_cpu_call * call, struct resampler * r, cons
         if (last - first >= r->slots) {
             break;
         }
-        g->x[g->n] = r->kept + keep_row(call, r, a, last, i2, i3) * r->x.out;
+        g->x[g->n] = r->sums_first ? (const float *) (const void *) gb_row_ptr(a, last, i2, i3)
+                                   : r->kept + keep_row(call, r, a, last, i2, i3) * r->pitch;
         g->w[g->n++] = r->w_y[t];
     }
     return t;
 }
 
-// The elements of the source that will be read next, for prefetching: the row after those of this
-// result, if its elements are consecutive floats.
+// The elements of the source that will be read next, for prefetching: the row after those of this result, if its
+// elements are consecutive floats. If a plane gets fewer rows, the next result needs about two more.
 static int64_t next_row(const struct ggml_tensor * a, const struct resampler * r, int64_t i2, int64_t i3,
     const float ** next) {
-    const int64_t i1 = r->at_y[r->y.taps - 1] + 1;
+    const int64_t i1 = r->at_y[r->y.taps - 1] + 1, n = a->ne[0];
     if (i1 >= a->ne[1] || a->type != GGML_TYPE_F32 || a->nb[0] != sizeof(float)) {
         return 0;
     }
     *next = (const float *) (const void *) gb_row_ptr(a, i1, i2, i3);
-    return a->ne[0];
+    return r->sums_first && a->nb[1] == (size_t) n * sizeof(float) && i1 + 1 < a->ne[1] ? 2 * n : n;
 }
 
-// As many taps at a time as there are slots. One group of rows is added straight to its place.
-static void smooth_row(const struct gb_cpu_call * call, const struct ggml_tensor * node, struct resampler * r,
-    struct gb_row row, char * d, bool far) {
-    const struct ggml_tensor * a = node->src[0];
-    const int64_t n = node->ne[0], i2 = row.i2 * a->ne[2] / node->ne[2], i3 = row.i3 * a->ne[3] / node->ne[3];
-    const bool one = r->y.taps <= r->slots;
-    float * sum = far && one ? (float *) (void *) d : far ? r->sum : gb_out(node, d, n, r->sum);
-    find_taps(&r->y, row.i1, r->at_y, r->w_y, 1);
+// y = the sum of the rows of a plane that the current result depends on, n elements of each. As many taps at a time as
+// there are slots. False: the run was stopped.
+static bool add_rows(const struct gb_cpu_call * call, const struct ggml_tensor * a, struct resampler * r, int64_t i2,
+    int64_t i3, int64_t n, float * y, bool far) {
     for (int t = 0; t < r->y.taps;) {
         struct group g;
-        struct gb_combine sums = { .n = n, .y = sum, .x = g.x, .w = g.w, .add = t > 0, .far = far && one };
+        struct gb_combine sums = { .n = n, .y = y, .x = g.x, .w = g.w, .add = t > 0, .far = far };
         t = take_rows(call, r, a, i2, i3, t, &g);
         if (g.n == 0) {
             break;
@@ -326,13 +446,33 @@ static void smooth_row(const struct gb_cpu_call * call, const struct ggml_tensor
         sums.n_next = next_row(a, r, i2, i3, &sums.next);
         call->k->combine_f32(&sums);
         if (gb_cpu_stopped(call, 2 * r->slots * n)) {
+            return false;
+        }
+    }
+    return true;
+}
+
+static void smooth_row(const struct gb_cpu_call * call, const struct ggml_tensor * node, struct resampler * r,
+    struct gb_row row, char * d, bool far) {
+    const struct ggml_tensor * a = node->src[0];
+    const int64_t n = node->ne[0], i2 = row.i2 * a->ne[2] / node->ne[2], i3 = row.i3 * a->ne[3] / node->ne[3];
+    const bool direct = far && !r->sums_first && r->y.taps <= r->slots; // one group is added straight to its place
+    float * sum = direct ? (float *) (void *) d : far ? r->sum : gb_out(node, d, n, r->sum);
+    find_taps(&r->y, row.i1, r->at_y, r->w_y, 1);
+    if (!r->sums_first) {
+        if (!add_rows(call, a, r, i2, i3, n, sum, direct)) {
             return;
         }
+    } else {
+        if (!add_rows(call, a, r, i2, i3, a->ne[0], r->source, false)) {
+            return;
+        }
+        resample_row(call, r, r->source, sum);
     }
     if (!far) {
         gb_put(call->k, node, d, n, sum);
-    } else if (!one) {
-        stream(call, node, d, sum);
+    } else if (!direct) {
+        stream(call, node, d, sum, NULL);
     }
 }
 
@@ -373,7 +513,7 @@ static void run_nearest(const struct gb_cpu_call * call, struct ggml_tensor * no
             gb_move(ggml_type_size(node->type), node->ne[0], d, node->nb[0], last_row, node->nb[0]);
         }
         if (far) {
-            stream(call, node, d, (const float *) (const void *) scratch);
+            stream(call, node, d, (const float *) (const void *) scratch, NULL);
         }
         last_source = s;
         last_row = d;

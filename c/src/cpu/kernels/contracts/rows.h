@@ -49,7 +49,7 @@ typedef void gb_kernel_resample(int64_t n, float * y, int64_t length, const floa
 
 // y[i] = the sum over t < taps of w[t] x[t][i], plus y[i] if `add`. `far`: stores bypass the caches if
 // the processor has such stores, as those of stream_f32. Other threads may then read y only after a
-// call of stream_f32 with `last`. Prefetches n_next floats from `next` on, which need not exist.
+// call of stream_f32 with `last`. Prefetches n_next floats from `next` on, at most 2 n, which need not exist.
 #define GB_COMBINE_ROWS 8
 struct gb_combine {
     int64_t n, n_next;
