@@ -112,6 +112,12 @@ def _is_random(node: Any) -> bool:
     return operator_name(node.target) not in RULES or bool(given.get("dropout_p"))
 
 
+def _module_name(path: str) -> str:
+    """The name of a module. Dynamo writes ``L['self'].encoder._modules['0']`` for ``encoder.0``."""
+    plain = re.sub(r"\.?_modules\[['\"]([^'\"]+)['\"]\]", r".\1", path)
+    return re.sub(r"^[LG]\[['\"]\w+['\"]\]", "", plain).strip(".")
+
+
 class StateChange(UnsupportedError):
     """The model changes values that a program does not keep.
 
@@ -405,7 +411,7 @@ class _Reader:
             self._value(one, result)
         stack = node.meta.get("nn_module_stack") or {}
         paths = [entry[0] for entry in stack.values()]
-        module = paths[-1] if paths else ""
+        module = _module_name(paths[-1]) if paths else ""
         self.network.nodes.append(Node(name, arguments, tuple(names), module))
         self.targets[names[0]] = node.target
 
