@@ -14,6 +14,8 @@ A file of a program has these keys, beside its arrays as tensors:
   - ``networks``: as :meth:`Network.to_json`, each with ``leaves`` (the value of each input), ``results`` (the value or
     the constant of each result) and ``tensors`` (the tensor of each array)
 
+A file also has the graphs of the last sizes, for programs in C (``program/graphs.py``).
+
 A file from elsewhere is not trusted: every name, size, dtype and operator is checked before it is used.
 """
 
@@ -36,10 +38,11 @@ from ..backend import Backend
 from ..backend._priority import backends_of
 from ..dtypes import DTypeLike, as_dtype
 from ..errors import FileError, InvalidArgumentError
-from .network import DTYPES, Network, Value, _of, _plain_size, _text, value_of
+from .graphs import PREFIX, StoredGraph, StoredGraphs
+from .network import DTYPES, Network, _of, _plain_size, _text, value_of
 from .packing import Packed, packed
 from .program import Engine
-from .runs import Runs, Variant
+from .runs import Input, Runs, Variant
 
 __all__ = ["Declared", "Input", "Program", "load_program", "store"]
 
@@ -50,14 +53,6 @@ _VERSION = 1
 _DEEPEST = 20  # lists and tables of a result within each other
 _STORED = {"bool": "int8", "uint8": "int8"}
 """Dtypes of arrays whose bytes a file holds in another dtype."""
-
-
-@dataclass(frozen=True)
-class Input:
-    """name: as users call it; value: its shape, with named sizes, and dtype"""
-
-    name: str
-    value: Value
 
 
 @dataclass(frozen=True)
@@ -135,7 +130,8 @@ class Program(Runs):
         with self._engine.lock:
             shapes = next(reversed(self._kept), ())
             example = [tuple(shape) for shape in shapes if shape is not None]
-            store(path, self._variants, replace(self._declared, example=example), self._engine)
+            graphs = self._stored_graphs(self._declared.inputs)
+            store(path, self._variants, replace(self._declared, example=example), self._engine, graphs)
 
     def _result_names(self, variant: Variant) -> list[str]:
         names: dict[int, str] = {}
@@ -188,8 +184,14 @@ def _built(structure: Any, results: Sequence[Any]) -> Any:
 # -------------------------------------------------------------------------------------------------------------- writing
 
 
-def store(path: str | os.PathLike[str], variants: Sequence[Variant], declared: Declared, engine: Engine) -> None:
-    """Writes networks of one model to a file."""
+def store(
+    path: str | os.PathLike[str],
+    variants: Sequence[Variant],
+    declared: Declared,
+    engine: Engine,
+    graphs: Sequence[StoredGraph],
+) -> None:
+    """Writes networks of one model to a file. graphs: for programs in C"""
     done, tensors = Packed(), _Tensors()
     networks = []
     for variant in variants:
@@ -214,17 +216,22 @@ def store(path: str | os.PathLike[str], variants: Sequence[Variant], declared: D
         "example": [list(shape) for shape in declared.example],
         "networks": networks,
     }
+    stored = StoredGraphs(graphs, tensors.arrays)
     with gguf.Writer(path) as writer:
         writer.add("general.architecture", "program")
         writer.add("general.quantization_version", 2)
         writer.add("program.version", _VERSION)
         writer.add("program.model", json.dumps(model, separators=(",", ":")))
+        for key, value, kind in stored.keys:
+            writer.add(key, value, kind)
         for name, (array, format) in tensors.arrays.items():
             if format is not None:
                 writer.add_tensor(name, array.view(as_dtype(format).numpy), dtype=format)
             else:
                 flat = array if array.ndim <= 4 else array.reshape(-1)
                 writer.add_tensor(name, flat.view(_STORED.get(str(flat.dtype), flat.dtype)))
+        for name, tensor in stored.tensors.items():
+            writer.add_tensor(name, tensor)
 
 
 class _Tensors:
@@ -241,7 +248,8 @@ class _Tensors:
         else:
             key = (array.__array_interface__["data"][0], array.shape, array.dtype.str)
         if key not in self._known:
-            short = name if len(name.encode()) <= 63 and name not in self.arrays else f"array.{len(self.arrays)}"
+            fits = len(name.encode()) <= 63 and name not in self.arrays and not name.startswith(PREFIX)
+            short = name if fits else f"array.{len(self.arrays)}"
             self._known[key] = short
             self.arrays[short] = whole, format
         return self._known[key]

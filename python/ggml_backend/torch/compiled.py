@@ -131,7 +131,7 @@ class Program(Runs):
                 for v in self._for_file()
             ]
             declared = self._example.declared(self._dynamic, variants[0])
-            store(path, variants, declared, self._engine)
+            store(path, variants, declared, self._engine, self._stored_graphs(declared.inputs))
 
     def _result_names(self, variant: Variant) -> list[str]:
         assert isinstance(variant, Exported)

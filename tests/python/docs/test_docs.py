@@ -64,7 +64,7 @@ NOT_RUN = {
     ("docs/ARCHITECTURE.md", "base  ->"): DRAWING,
     ("docs/ARCHITECTURE.md", "python/ggml_backend "): "a drawing; tests/python/package/test_package.py checks it",
     ("docs/howto/array-device.md", "pip install"): INSTALL,
-    ("docs/howto/from-c.md", "struct ggml_context *data"): "tests/python/models/test_saved_programs.py does the same",
+    ("docs/howto/from-c.md", "ggml_program_t "): "tests/python/models/test_saved_programs.py does the same",
     ("docs/howto/pytorch.md", "import ggml_backend.torch"): "a real model; tests/python/pytorch has small ones",
     ("docs/howto/bring-your-model.md", "model = BertModel"): "a real model; tests/python/pytorch has small ones",
     ("docs/howto/bring-your-model.md", "print(gbt.explain"): "tests/python/pytorch/test_torch_compile.py does the same",
