@@ -15,11 +15,16 @@ import numpy as np
 
 from ..tensor import Graph, Tensor
 
-__all__ = ["PREFIX", "StoredGraph", "StoredGraphs"]
+__all__ = ["PREFIX", "STATES", "StoredGraph", "StoredGraphs", "state_label"]
 
 Array = np.ndarray[Any, Any]
 PREFIX = "program.graph."
 """Begins the names of the tensors that hold graphs and their constants."""
+
+STATES = "state."
+"""Begins the names of the tensors that hold the first values of states."""
+
+_NAME = 63  # bytes of a tensor's name
 
 
 @dataclass(frozen=True)
@@ -28,12 +33,14 @@ class StoredGraph:
 
     inputs, outputs: tensors by the names of users
     sizes: of the named axes
+    states: tensors by the names of tensors of the file, which have their first values
     """
 
     graph: Graph
     inputs: Mapping[str, Tensor]
     outputs: Mapping[str, Tensor]
     sizes: Mapping[str, int]
+    states: Mapping[str, Tensor]
 
 
 class StoredGraphs:
@@ -49,6 +56,8 @@ class StoredGraphs:
         if graphs:
             self.keys.append(("program.graphs", len(graphs), "u32"))
             for name, (array, format) in arrays.items():
+                if name.startswith(STATES):
+                    continue
                 self._known.setdefault((format or str(array.dtype), _digest(array)), name)
         for i, one in enumerate(graphs):
             self._add(f"{PREFIX}{i}", one)
@@ -56,7 +65,8 @@ class StoredGraphs:
     def _add(self, name: str, one: StoredGraph) -> None:
         inputs = {*one.inputs.values()}
         leafs = [t for t in one.graph.leafs if t not in inputs]
-        names = [self._named(t) for t in leafs]
+        states = {t: label for label, t in one.states.items()}  # two of them may have equal bytes
+        names = [states.get(t) or self._named(t) for t in leafs]
         message = one.graph._message([*leafs, *one.inputs.values()])
         numbers = {t: i for i, t in enumerate(one.graph.nodes)}
         places = [numbers[t] for t in one.outputs.values()]
@@ -75,6 +85,12 @@ class StoredGraphs:
             self._known[key] = f"{PREFIX}constant.{len(self.tensors)}"
             self.tensors[self._known[key]] = leaf
         return self._known[key]
+
+
+def state_label(name: str) -> str:
+    """The name of the tensor of a file that has the first value of a state."""
+    short = f"{STATES}{name}"
+    return short if len(short.encode()) <= _NAME else STATES + hashlib.blake2b(name.encode()).hexdigest()[:32]
 
 
 def _digest(array: Array) -> bytes:

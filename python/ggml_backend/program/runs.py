@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +15,7 @@ from ..backend import Backend
 from ..errors import InvalidArgumentError, StateError, UnsupportedError
 from ..sched import Plan, Scheduler
 from ..tensor import Graph
-from .graphs import StoredGraph
+from .graphs import StoredGraph, state_label
 from .network import Network, Value
 from .program import Engine, Explanation, Fallback, Missing, Step, refuse
 from .sizes import Formula, identifier, text_of
@@ -173,8 +173,24 @@ class Runs:
                 if isinstance(size, Formula) and identifier(text_of(size)) == text_of(size)
             }
             made = {label: t for label, t in results.items() if t is not None}
-            found.append(StoredGraph(step.graph, given, made, sizes))
+            states = {state_label(name): t for name, t in step.states.items()}
+            found.append(StoredGraph(step.graph, given, made, sizes, states))
         return found
+
+    def reset(self) -> None:
+        """Sets the states of the model, such as a cache of keys and values, to the values of the compiled model."""
+        self._engine.reset()
+
+    @property
+    def states(self) -> dict[str, Array]:
+        """Copies of the states: values that the model keeps from call to call, by the names of its buffers."""
+        with self._engine.lock:
+            labels = self._state_names()
+            return {labels.get(name, name): self._engine.state(name) for name in self._engine.states}
+
+    def _state_names(self) -> Mapping[str, str]:
+        """Names of states for users, where these are not the names of values."""
+        return {}
 
     def _result_names(self, variant: Variant) -> list[str]:
         """A name for each result."""

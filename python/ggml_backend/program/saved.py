@@ -11,6 +11,7 @@ A file of a program has these keys, beside its arrays as tensors:
   - ``result``: the structure of the result: ``{"dict": [[key, part], ...]}``, ``{"list": [part, ...]}``, ``{"tuple":
     [part, ...]}``, or the number of a result
   - ``example``: a shape of each input, for which a graph is made when the file is loaded; or nothing
+  - ``states``: the names of values that the program keeps from call to call, and the tensors with their first values
   - ``networks``: as :meth:`Network.to_json`, each with ``leaves`` (the value of each input), ``results`` (the value or
     the constant of each result) and ``tensors`` (the tensor of each array)
 
@@ -38,7 +39,7 @@ from ..backend import Backend
 from ..backend._priority import backends_of
 from ..dtypes import DTypeLike, as_dtype
 from ..errors import FileError, InvalidArgumentError
-from .graphs import PREFIX, StoredGraph, StoredGraphs
+from .graphs import PREFIX, STATES, StoredGraph, StoredGraphs, state_label
 from .network import DTYPES, Network, _of, _plain_size, _text, value_of
 from .packing import Packed, packed
 from .program import Engine
@@ -206,6 +207,8 @@ def store(
                 "tensors": {name: tensors.add(name, a, done.formats.get(name)) for name, a in made.arrays.items()},
             }
         )
+    states = {name: state_label(name) for name in engine.initial}
+    tensors.arrays.update({states[name]: (array, None) for name, array in engine.initial.items()})
     model = {
         "inputs": [
             {"name": one.name, "shape": [_plain_size(n) for n in one.value.sizes], "dtype": one.value.dtype}
@@ -214,6 +217,7 @@ def store(
         "constants": declared.constants,
         "result": declared.result,
         "example": [list(shape) for shape in declared.example],
+        "states": states,
         "networks": networks,
     }
     stored = StoredGraphs(graphs, tensors.arrays)
@@ -248,7 +252,7 @@ class _Tensors:
         else:
             key = (array.__array_interface__["data"][0], array.shape, array.dtype.str)
         if key not in self._known:
-            fits = len(name.encode()) <= 63 and name not in self.arrays and not name.startswith(PREFIX)
+            fits = len(name.encode()) <= 63 and name not in self.arrays and not name.startswith((PREFIX, STATES))
             short = name if fits else f"array.{len(self.arrays)}"
             self._known[key] = short
             self.arrays[short] = whole, format
@@ -281,11 +285,13 @@ def load_program(
         data, arrays = _model(file, name)
     try:
         declared, variants = _read(data, arrays)
+        initial = _states(data, arrays, variants)
     except FileError as error:
         raise FileError(f"{name}: {error}") from None
     except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
         raise FileError(f"{name}: the program is damaged: {type(error).__name__}: {error}") from None
     engine = Engine(backends_of(devices, n_threads), {}, policy=policy)
+    engine.add_states(initial)
     return Program(engine, declared, variants, f"load_program: {name}")
 
 
@@ -318,6 +324,19 @@ def _read(data: Any, tensors: Mapping[str, Array]) -> tuple[Declared, list[Varia
     return Declared(inputs, constants, result, example), variants
 
 
+def _states(data: Any, tensors: Mapping[str, Array], variants: Sequence[Variant]) -> dict[str, Array]:
+    """The first values of the states."""
+    names = {_text(name): _text(tensor) for name, tensor in _of(data.get("states", {}), dict).items()}
+    found: dict[str, Array] = {}
+    for variant in variants:
+        for name in variant.network.states:
+            value = variant.network.values[name]
+            array = _typed(tensors[names[name]], list(value.shape), "float32", name)
+            if found.setdefault(name, array).shape != array.shape:
+                raise FileError(f"the program is damaged: the state {name!r} has two shapes")
+    return found
+
+
 def _variant(data: Any, tensors: Mapping[str, Array], inputs: Sequence[Input]) -> Variant:
     values = _of(data["values"], dict)
     arrays = {}
@@ -329,13 +348,14 @@ def _variant(data: Any, tensors: Mapping[str, Array], inputs: Sequence[Input]) -
     results = [
         (None if name is None else _text(name), _plain(constant)) for name, constant in _of(data["results"], list)
     ]
-    if [name for name in leaves if name is not None] != network.inputs or len(leaves) != len(inputs):
+    given = [name for name in network.inputs if name not in network.states]
+    if [name for name in leaves if name is not None] != given or len(leaves) != len(inputs):
         raise FileError("the program is damaged: the inputs of a network are not those of the program")
     for name, one in zip(leaves, inputs, strict=True):
         value = one.value if name is None else network.values[name]
         if len(value.shape) != len(one.value.shape) or value.dtype != one.value.dtype:
             raise FileError(f"the program is damaged: the input {one.name} has another shape in a network")
-    if [name for name, _ in results if name is not None] != network.outputs:
+    if [name for name, _ in results if name is not None] != network.results:
         raise FileError("the program is damaged: the results of a network are not those of the program")
     return Variant(network, leaves, results)
 

@@ -291,6 +291,13 @@ def put(r):
     return [x, places, values if r.pick.random() < 0.5 else values[:1], added]
 
 
+def copied(r):
+    x = r.any(*r.shape(most=6))
+    axis = r.axis(x)
+    places = torch.randperm(x.shape[axis], generator=r.torch)[: r.pick.randint(1, 3)]
+    return [x, axis, places, x.flip(0).index_select(axis, places.flip(0)).clone()]
+
+
 def part_of(r):
     x, axis, start, end, _ = sliced(r)
     part = x.narrow(axis, start, min(end, x.shape[axis]) - start)
@@ -470,6 +477,7 @@ CASES = {
     "index_select": lambda r: [x := r.any(*r.shape()), a := r.axis(x), r.integers(0, x.shape[a], 5)],
     "gather": gathered,
     "index_put": put,
+    "index_copy": copied,
     "topk": lambda r: (lambda x, axis: [x, r.pick.randint(1, x.shape[axis]), axis, r.pick.random() < 0.5])(
         *shuffled(r)
     ),

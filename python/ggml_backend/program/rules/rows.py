@@ -108,8 +108,15 @@ def index_put(b: Build, self: Val, indices: Sequence[Val | None], values: Val, a
     if accumulate:
         whole = b.fold(self, n, -1)
         return whole + ops.get_rows_back(flat, places, whole)
-    whole = ops.cont(b.fold(self, n, -1))
-    return ops.set_rows(whole, flat, places)
+    return ops.set_rows(b.fold_to_write(self, n, flat.shape[1]), flat, places)
+
+
+@rule("index_copy", of="fib")
+def index_copy(b: Build, self: Val, dim: int, index: Val, source: Val) -> Tensor:
+    before, n, behind = around(self.shape, self.axis(dim))
+    places = b.indices(index)
+    rows = b.fold(source, before, places.size, behind).contiguous()
+    return ops.set_rows(b.fold_to_write(self, before, n, behind), rows, places.reshape(1, -1))
 
 
 def _put_where(b: Build, x: Val, picked: list[Val], values: Val, accumulate: bool) -> Tensor:
