@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from typing import Any
 
 import torch
@@ -33,7 +34,12 @@ class CachedModel(nn.Module):
     def forward(self, input_ids: Any) -> Any:
         for layer, name, buffer in self._parts:  # while PyTorch exports the model, buffers are other tensors
             setattr(layer, name, self.get_buffer(buffer))
-        return self.model(input_ids=input_ids, past_key_values=self._cache, use_cache=True).logits
+        return self.model(input_ids=input_ids, use_cache=True, **{_argument(self.model): self._cache}).logits
+
+
+def _argument(model: nn.Module) -> str:
+    """The name of the argument for a cache, which transformers changes."""
+    return "cache" if "cache" in inspect.signature(model.forward).parameters else "past_key_values"
 
 
 def with_cache(model: nn.Module, max_tokens: int, batch: int = 1) -> CachedModel:
@@ -60,6 +66,6 @@ def with_cache(model: nn.Module, max_tokens: int, batch: int = 1) -> CachedModel
     if other:
         raise UnsupportedError(f"with_cache: the model has a layer with a {other[0]}, which is no cache of all tokens")
     with torch.no_grad():  # the first call makes the tensors of the cache
-        model(input_ids=torch.zeros((batch, 1), dtype=torch.long), past_key_values=cache, use_cache=True)
+        model(input_ids=torch.zeros((batch, 1), dtype=torch.long), use_cache=True, **{_argument(model): cache})
     cache.reset()
     return CachedModel(model, cache).eval()

@@ -365,6 +365,10 @@ EDIT(no_version) {
     (void) p;
     struct gguf_context * other = gguf_init_empty();
     gguf_set_val_u32(other, "program.graphs", 2);
+    for (size_t i = 0; i < file->kv.n; i++) {
+        gb_free(file->kv.data[i].key);
+        gb_gguf_value_free(&file->kv.data[i].value);
+    }
     file->kv.n = 0;
     gb_strmap_free(&file->key_index);
     gguf_set_kv(file, other);
