@@ -59,13 +59,14 @@ def with_cache(model: nn.Module, max_tokens: int, batch: int = 1) -> CachedModel
     expect(model, nn.Module, "with_cache: model")
     max_tokens, batch = expect_int(max_tokens, "with_cache: max_tokens"), expect_int(batch, "with_cache: batch")
     from transformers import StaticCache
-    from transformers.cache_utils import StaticLayer
 
     cache = StaticCache(config=model.config, max_cache_len=max_tokens)
-    other = [type(layer).__name__ for layer in cache.layers if type(layer) is not StaticLayer]
+    other = [kind for kind in (type(layer).__name__ for layer in cache.layers) if kind != "StaticLayer"]
     if other:
         raise UnsupportedError(f"with_cache: the model has a layer with a {other[0]}, which is no cache of all tokens")
     with torch.no_grad():  # the first call makes the tensors of the cache
         model(input_ids=torch.zeros((batch, 1), dtype=torch.long), use_cache=True, **{_argument(model): cache})
     cache.reset()
-    return CachedModel(model, cache).eval()
+    made = CachedModel(model, cache)
+    made.eval()
+    return made
