@@ -49,6 +49,29 @@ int gbpy_nodes_write(void * device, struct ggml_tensor ** nodes, int n, struct g
     return (int) status;
 }
 
+// The number of a leaf in a list. Results and views have no place.
+static enum ggml_status find_listed(void * numbers, const struct ggml_tensor * t, struct gb_nodes_place * place) {
+    const int64_t number = gb_ptrmap_get(numbers, t);
+    place->memory = number > 0 ? (uint64_t) number : 0;
+    return GGML_STATUS_SUCCESS;
+}
+
+int gbpy_graph_write(struct ggml_tensor ** nodes, int n, struct ggml_tensor ** leafs, int n_leafs,
+    struct gbpy_bytes * bytes) {
+    struct gb_ptrmap numbers = { 0 };
+    gb_nodes_bytes made = { 0 };
+    enum ggml_status status = GGML_STATUS_SUCCESS;
+    for (int i = 0; i < n_leafs && status == GGML_STATUS_SUCCESS; i++) {
+        status = gb_ptrmap_set(&numbers, leafs[i], i + 1) ? GGML_STATUS_SUCCESS : GGML_STATUS_ALLOC_FAILED;
+    }
+    if (status == GGML_STATUS_SUCCESS) {
+        status = gb_nodes_write(nodes, n, true, find_listed, &numbers, &made);
+    }
+    gb_ptrmap_free(&numbers);
+    *bytes = (struct gbpy_bytes){ made.data, made.n };
+    return (int) status;
+}
+
 struct gb_nodes * gbpy_nodes_read(const void * bytes, size_t size) { return gb_nodes_read(bytes, size); }
 
 void gbpy_nodes_free(struct gb_nodes * nodes) { gb_nodes_free(nodes); }

@@ -20,6 +20,11 @@ void gbpy_bytes_free(struct gbpy_bytes * bytes);
 // about nodes, which then have no memory and no names. Returns a status.
 int gbpy_nodes_write(void * device, struct ggml_tensor ** nodes, int n, struct gbpy_bytes * bytes);
 
+// Writes the message of a graph for a file. The n_leafs tensors are its leafs with content, in the order of their
+// numbers from 1. Other leafs must be among them, too. Returns a status.
+int gbpy_graph_write(struct ggml_tensor ** nodes, int n, struct ggml_tensor ** leafs, int n_leafs,
+    struct gbpy_bytes * bytes);
+
 struct gb_nodes;
 // Reads a message. NULL, with an error message: no builder could have made the graph.
 struct gb_nodes * gbpy_nodes_read(const void * bytes, size_t size);

@@ -178,6 +178,10 @@ class Build:
         self.node: Node = Node("", {}, ())
         self.results: Sequence[Value] = ()
         self.used: set[str] = set()
+        self.replaced: dict[str, str] = {}
+        """States that only one node reads, and its result: their new values. A rule may write it into the state."""
+        self.written: set[str] = set()
+        """States whose new values were written into them."""
 
     @property
     def result(self) -> Value:
@@ -209,6 +213,13 @@ class Build:
         """The elements of a value in another shape of at most four axes. One size may be -1."""
         t = self.tensor(x)
         return t if t.shape == shape else t.reshape(*shape)
+
+    def fold_to_write(self, x: Val, *shape: int) -> Tensor:
+        """The elements of a value in another shape, in memory that the rule may write: a state, or a copy."""
+        if x.name in self.replaced and self.replaced[x.name] == self.node.results[0]:
+            self.written.add(x.name)
+            return self.fold(x, *shape)
+        return ops.cont(self.fold(x, *shape))
 
     def array(self, x: Operand | None, what: str) -> Array:
         """A value that must be a constant."""

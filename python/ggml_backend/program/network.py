@@ -96,6 +96,7 @@ class Network:
     weights: which of the arrays are weights. They have the names of their parameters. Graphs share them.
     sizes: the smallest and the largest value of each named size
     conditions: what must hold for the named sizes
+    states: inputs that a program keeps from call to call, and the outputs that are their new values
     """
 
     inputs: list[str] = field(default_factory=list)
@@ -106,6 +107,15 @@ class Network:
     weights: set[str] = field(default_factory=set)
     sizes: dict[str, tuple[int, int]] = field(default_factory=dict)
     conditions: list[Condition] = field(default_factory=list)
+    states: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def results(self) -> list[str]:
+        """The outputs for users: those that are no new values of states."""
+        found = list(self.outputs)
+        for name in self.states.values():
+            found.remove(name)
+        return found
 
     def readers(self) -> dict[str, int]:
         """How often each value is read, by nodes and as an output."""
@@ -182,6 +192,7 @@ class Network:
                 {name: replace(v, shape=tuple(at(n, sizes) for n in v.sizes)) for name, v in self.values.items()},
                 dict(self.arrays),
                 set(self.weights),
+                states=dict(self.states),
             )
         except ArithmeticError as error:
             raise FileError(f"the network has no size for {dict(sizes)}: {error}") from None
@@ -203,6 +214,7 @@ class Network:
             **(named if self.sizes else {}),
             "values": {name: [[_plain_size(n) for n in v.sizes], v.dtype] for name, v in self.values.items()},
             "arrays": sorted(self.arrays),
+            **({"states": self.states} if self.states else {}),
             "weights": sorted(self.weights),
             "nodes": [
                 {
@@ -238,6 +250,7 @@ class Network:
                 ],
                 sizes={_text(n): (_of(low, int), _of(high, int)) for n, (low, high) in data.get("sizes", {}).items()},
                 conditions=[(_size(p), _text(c), _size(q)) for p, c, q in data.get("conditions", [])],
+                states={_text(old): _text(new) for old, new in _of(data.get("states", {}), dict).items()},
             )
         except (KeyError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
             raise FileError(f"the network is damaged: {type(error).__name__}: {error}") from None
@@ -265,7 +278,15 @@ class Network:
         for name, array in self.arrays.items():
             if array.shape != self.values[name].shape:
                 raise FileError(f"the network is damaged: {name!r} is {self.values[name].shape}, not {array.shape}")
+        self._check_states()
         self._check_names()
+
+    def _check_states(self) -> None:
+        left = list(self.outputs)
+        for old, new in self.states.items():
+            if old not in self.inputs or new not in left or self.values[old] != self.values[new]:
+                raise FileError(f"the network is damaged: {new!r} is no new value of the state {old!r}")
+            left.remove(new)
 
     def _check_value(self, name: str, value: Value) -> None:
         numbers = [n for n in value.sizes if isinstance(n, int)]

@@ -7,7 +7,7 @@ import math
 import os
 import threading
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -91,9 +91,12 @@ class Step:
     """The graph of a network of fixed sizes.
 
     missing: nodes that another library computes; without_rule: their results
+    states: tensors of the states by name, which the graph reads and writes. Without them, states are inputs.
     """
 
-    def __init__(self, network: Network, weights: Weights, fallback: Fallback | None) -> None:
+    def __init__(
+        self, network: Network, weights: Weights, fallback: Fallback | None, states: Mapping[str, Tensor] | None = None
+    ) -> None:
         self.network: Network = network
         self.missing: list[Missing] = []
         self.without_rule: set[str] = set()
@@ -102,15 +105,20 @@ class Step:
         self._seen: set[Any] = set()
         self.inputs: dict[str, Tensor] = {}
         self.outputs: dict[str, Val] = {}
+        self.states: dict[str, Tensor] = {name: states[name] for name in network.states} if states else {}
         with self.context.as_default():
             self._translate(network)
 
     def _translate(self, network: Network) -> None:
         build, values = Build(self.context, self._weights), dict[str, Val]()
-        build.used = {name for name, n in network.readers().items() if n}
+        readers = network.readers()
+        build.used = {name for name, n in readers.items() if n}
+        build.replaced = {name: network.states[name] for name in self.states if readers[name] == 1}
         for name in network.inputs:
             value = network.values[name]
-            tensor = self.context.tensor(_folded(value.shape), name=name[-_NAME:])
+            tensor = self.states.get(name)
+            if tensor is None:
+                tensor = self.context.tensor(_folded(value.shape), name=name[-_NAME:])
             self._seen.add(tensor)
             values[name] = Val(value.shape, value.dtype, tensor, name=name)
         for name, array in network.arrays.items():
@@ -119,18 +127,30 @@ class Step:
         for node in network.nodes:
             build.node, build.results = node, [network.values[name] for name in node.results]
             values.update(self._results(build, values))
-        for name in network.outputs:
+        for name in network.results if self.states else network.outputs:
             found = values[name]
             if found.tensor is not None:
-                tensor = (found.tensor if found.tensor.op != "NONE" else ops.cont(found.tensor)).contiguous()
+                fresh = found.tensor.op != "NONE" and not self.states  # it is no state, which a node may write
+                tensor = (found.tensor if fresh else ops.cont(found.tensor)).contiguous()
                 found = Val(found.shape, found.dtype, tensor, name=name)
                 self._name(tensor, name)
             self.outputs[name] = found
         results = [v.tensor for v in self.outputs.values() if v.tensor is not None]
+        results += self._written(build, values)
         self.graph: Graph | None = self.context.graph(results) if results else None
         read = {*self.graph.leafs} if self.graph is not None else set()
-        tensors = {name: values[name].tensor for name in network.inputs}
+        tensors = {name: values[name].tensor for name in network.inputs if name not in self.states}
         self.inputs = {name: t for name, t in tensors.items() if t is not None and t in read}
+
+    def _written(self, build: Build, values: Mapping[str, Val]) -> list[Tensor]:
+        """The new values of states, and behind them nodes that write these into the states."""
+        new = {name: build.dense(values[self.network.states[name]]) for name in self.states}
+        found = [*new.values()]
+        for name, tensor in self.states.items():
+            if name not in build.written:
+                found.append(ops.cpy(new[name].reshape(*tensor.shape), tensor))
+                self._name(found[-1], name)
+        return found
 
     def _results(self, build: Build, values: Mapping[str, Val]) -> dict[str, Val]:
         """The values of a node."""
@@ -141,6 +161,7 @@ class Step:
                 for name, r in zip(node.results, build.results, strict=True)
             }
         arguments = {name: _resolved(value, values) for name, value in node.arguments.items()}
+        written = set(build.written)
         try:
             try:
                 made = translate(build, arguments)
@@ -149,6 +170,7 @@ class Step:
             if len(made) != len(build.results) or any(t is None and build.wants(i) for i, t in enumerate(made)):
                 raise NoRule("the rule does not compute all results")
         except NoRule as reason:
+            build.written = written
             self.missing.append(Missing(node.op, node.module, str(reason)))
             self.without_rule |= {*node.results}
             made = self._computed_elsewhere(build, values)
@@ -255,6 +277,9 @@ class Engine:
         self.scheduler: Scheduler = Scheduler(self.backends, policy=policy)
         self.weights: Weights = Weights(self.backends[0], formats, precision)
         self.folded: Folded = {}
+        self.states: dict[str, Tensor] = {}
+        self.initial: dict[str, Array] = {}
+        """The values of the states before the first call."""
         self.lock: Any = threading.RLock()
         _engines.add(self)
 
@@ -267,11 +292,34 @@ class Engine:
         with self.lock:
             simplify(network, self.folded)
             self._compute_constants(network)
-            step = Step(network, self.weights, fallback)
+            step = Step(network, self.weights, fallback, self.states)
             if fallback is None:
                 refuse(step.missing, what)
             self.weights.place()
         return step
+
+    def add_states(self, initial: Mapping[str, Array]) -> None:
+        """Gives states that are new memory on the first backend, with these values."""
+        new = {name: array for name, array in initial.items() if name not in self.states}
+        if not new:
+            return
+        context = Context()
+        made = {name: context.tensor(_folded(array.shape), name=name[-_NAME:]) for name, array in new.items()}
+        context.allocate(self.backends[0])
+        self.states.update(made)
+        self.initial.update({name: as_floats(array, name).copy() for name, array in new.items()})
+        self.reset(made)
+
+    def reset(self, names: Iterable[str] | None = None) -> None:
+        """Sets states to their first values. names: None for all."""
+        with self.lock:
+            for name in self.states if names is None else names:
+                tensor = self.states[name]
+                tensor.set(self.initial[name].reshape(tensor.shape))
+
+    def state(self, name: str) -> Array:
+        """A copy of a state."""
+        return self.states[name].numpy(copy=True).reshape(self.initial[name].shape)
 
     def _compute_constants(self, network: Network) -> None:
         """Replaces nodes that depend on no input by arrays."""

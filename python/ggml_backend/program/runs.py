@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,14 +15,24 @@ from ..backend import Backend
 from ..errors import InvalidArgumentError, StateError, UnsupportedError
 from ..sched import Plan, Scheduler
 from ..tensor import Graph
-from .network import Network
+from .graphs import StoredGraph, state_label
+from .network import Network, Value
 from .program import Engine, Explanation, Fallback, Missing, Step, refuse
+from .sizes import Formula, identifier, text_of
 
-__all__ = ["Runs", "Variant"]
+__all__ = ["Input", "Runs", "Variant"]
 
 Array = np.ndarray[Any, Any]
 
 _KEPT = 16  # sizes whose graphs a program keeps
+
+
+@dataclass(frozen=True)
+class Input:
+    """name: as users call it; value: its shape, with named sizes, and dtype"""
+
+    name: str
+    value: Value
 
 
 @dataclass(frozen=True)
@@ -135,6 +145,52 @@ class Runs:
                 for tensor, name in before.items():
                     tensor.name = name
             return written
+
+    def _stored_graphs(self, inputs: Sequence[Input]) -> list[StoredGraph]:
+        """The graphs of the last sizes for a file, the last one first. The caller holds the lock of the engine.
+
+        Results that are constants are left out.
+        """
+        found = []
+        for shapes, (variant, step) in reversed(self._kept.items()):
+            if step.graph is None or step.missing:
+                continue
+            self._engine.scheduler.allocate(step.graph)  # gives constants memory
+            values = [name for name, shape in zip(variant.leaves, shapes, strict=True) if shape is not None]
+            given = {
+                one.name: step.inputs[name] for one, name in zip(inputs, values, strict=True) if name in step.inputs
+            }
+            labels = self._result_names(variant)
+            results = {
+                label: step.outputs[name].tensor
+                for label, (name, _) in zip(labels, variant.results, strict=True)
+                if name is not None
+            }
+            sizes = {
+                text_of(size): n
+                for one, shape in zip(inputs, [s for s in shapes if s is not None], strict=True)
+                for size, n in zip(one.value.sizes, shape, strict=True)
+                if isinstance(size, Formula) and identifier(text_of(size)) == text_of(size)
+            }
+            made = {label: t for label, t in results.items() if t is not None}
+            states = {state_label(name): t for name, t in step.states.items()}
+            found.append(StoredGraph(step.graph, given, made, sizes, states))
+        return found
+
+    def reset(self) -> None:
+        """Sets the states of the model, such as a cache of keys and values, to the values of the compiled model."""
+        self._engine.reset()
+
+    @property
+    def states(self) -> dict[str, Array]:
+        """Copies of the states: values that the model keeps from call to call, by the names of its buffers."""
+        with self._engine.lock:
+            labels = self._state_names()
+            return {labels.get(name, name): self._engine.state(name) for name in self._engine.states}
+
+    def _state_names(self) -> Mapping[str, str]:
+        """Names of states for users, where these are not the names of values."""
+        return {}
 
     def _result_names(self, variant: Variant) -> list[str]:
         """A name for each result."""

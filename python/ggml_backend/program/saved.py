@@ -11,8 +11,11 @@ A file of a program has these keys, beside its arrays as tensors:
   - ``result``: the structure of the result: ``{"dict": [[key, part], ...]}``, ``{"list": [part, ...]}``, ``{"tuple":
     [part, ...]}``, or the number of a result
   - ``example``: a shape of each input, for which a graph is made when the file is loaded; or nothing
+  - ``states``: the names of values that the program keeps from call to call, and the tensors with their first values
   - ``networks``: as :meth:`Network.to_json`, each with ``leaves`` (the value of each input), ``results`` (the value or
     the constant of each result) and ``tensors`` (the tensor of each array)
+
+A file also has the graphs of the last sizes, for programs in C (``program/graphs.py``).
 
 A file from elsewhere is not trusted: every name, size, dtype and operator is checked before it is used.
 """
@@ -36,10 +39,11 @@ from ..backend import Backend
 from ..backend._priority import backends_of
 from ..dtypes import DTypeLike, as_dtype
 from ..errors import FileError, InvalidArgumentError
-from .network import DTYPES, Network, Value, _of, _plain_size, _text, value_of
+from .graphs import PREFIX, STATES, StoredGraph, StoredGraphs, state_label
+from .network import DTYPES, Network, _of, _plain_size, _text, value_of
 from .packing import Packed, packed
 from .program import Engine
-from .runs import Runs, Variant
+from .runs import Input, Runs, Variant
 
 __all__ = ["Declared", "Input", "Program", "load_program", "store"]
 
@@ -50,14 +54,6 @@ _VERSION = 1
 _DEEPEST = 20  # lists and tables of a result within each other
 _STORED = {"bool": "int8", "uint8": "int8"}
 """Dtypes of arrays whose bytes a file holds in another dtype."""
-
-
-@dataclass(frozen=True)
-class Input:
-    """name: as users call it; value: its shape, with named sizes, and dtype"""
-
-    name: str
-    value: Value
 
 
 @dataclass(frozen=True)
@@ -135,7 +131,8 @@ class Program(Runs):
         with self._engine.lock:
             shapes = next(reversed(self._kept), ())
             example = [tuple(shape) for shape in shapes if shape is not None]
-            store(path, self._variants, replace(self._declared, example=example), self._engine)
+            graphs = self._stored_graphs(self._declared.inputs)
+            store(path, self._variants, replace(self._declared, example=example), self._engine, graphs)
 
     def _result_names(self, variant: Variant) -> list[str]:
         names: dict[int, str] = {}
@@ -188,8 +185,14 @@ def _built(structure: Any, results: Sequence[Any]) -> Any:
 # -------------------------------------------------------------------------------------------------------------- writing
 
 
-def store(path: str | os.PathLike[str], variants: Sequence[Variant], declared: Declared, engine: Engine) -> None:
-    """Writes networks of one model to a file."""
+def store(
+    path: str | os.PathLike[str],
+    variants: Sequence[Variant],
+    declared: Declared,
+    engine: Engine,
+    graphs: Sequence[StoredGraph],
+) -> None:
+    """Writes networks of one model to a file. graphs: for programs in C"""
     done, tensors = Packed(), _Tensors()
     networks = []
     for variant in variants:
@@ -204,6 +207,8 @@ def store(path: str | os.PathLike[str], variants: Sequence[Variant], declared: D
                 "tensors": {name: tensors.add(name, a, done.formats.get(name)) for name, a in made.arrays.items()},
             }
         )
+    states = {name: state_label(name) for name in engine.initial}
+    tensors.arrays.update({states[name]: (array, None) for name, array in engine.initial.items()})
     model = {
         "inputs": [
             {"name": one.name, "shape": [_plain_size(n) for n in one.value.sizes], "dtype": one.value.dtype}
@@ -212,19 +217,25 @@ def store(path: str | os.PathLike[str], variants: Sequence[Variant], declared: D
         "constants": declared.constants,
         "result": declared.result,
         "example": [list(shape) for shape in declared.example],
+        "states": states,
         "networks": networks,
     }
+    stored = StoredGraphs(graphs, tensors.arrays)
     with gguf.Writer(path) as writer:
         writer.add("general.architecture", "program")
         writer.add("general.quantization_version", 2)
         writer.add("program.version", _VERSION)
         writer.add("program.model", json.dumps(model, separators=(",", ":")))
+        for key, value, kind in stored.keys:
+            writer.add(key, value, kind)
         for name, (array, format) in tensors.arrays.items():
             if format is not None:
                 writer.add_tensor(name, array.view(as_dtype(format).numpy), dtype=format)
             else:
                 flat = array if array.ndim <= 4 else array.reshape(-1)
                 writer.add_tensor(name, flat.view(_STORED.get(str(flat.dtype), flat.dtype)))
+        for name, tensor in stored.tensors.items():
+            writer.add_tensor(name, tensor)
 
 
 class _Tensors:
@@ -241,7 +252,8 @@ class _Tensors:
         else:
             key = (array.__array_interface__["data"][0], array.shape, array.dtype.str)
         if key not in self._known:
-            short = name if len(name.encode()) <= 63 and name not in self.arrays else f"array.{len(self.arrays)}"
+            fits = len(name.encode()) <= 63 and name not in self.arrays and not name.startswith((PREFIX, STATES))
+            short = name if fits else f"array.{len(self.arrays)}"
             self._known[key] = short
             self.arrays[short] = whole, format
         return self._known[key]
@@ -273,11 +285,13 @@ def load_program(
         data, arrays = _model(file, name)
     try:
         declared, variants = _read(data, arrays)
+        initial = _states(data, arrays, variants)
     except FileError as error:
         raise FileError(f"{name}: {error}") from None
     except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
         raise FileError(f"{name}: the program is damaged: {type(error).__name__}: {error}") from None
     engine = Engine(backends_of(devices, n_threads), {}, policy=policy)
+    engine.add_states(initial)
     return Program(engine, declared, variants, f"load_program: {name}")
 
 
@@ -310,6 +324,19 @@ def _read(data: Any, tensors: Mapping[str, Array]) -> tuple[Declared, list[Varia
     return Declared(inputs, constants, result, example), variants
 
 
+def _states(data: Any, tensors: Mapping[str, Array], variants: Sequence[Variant]) -> dict[str, Array]:
+    """The first values of the states."""
+    names = {_text(name): _text(tensor) for name, tensor in _of(data.get("states", {}), dict).items()}
+    found: dict[str, Array] = {}
+    for variant in variants:
+        for name in variant.network.states:
+            value = variant.network.values[name]
+            array = _typed(tensors[names[name]], list(value.shape), "float32", name)
+            if found.setdefault(name, array).shape != array.shape:
+                raise FileError(f"the program is damaged: the state {name!r} has two shapes")
+    return found
+
+
 def _variant(data: Any, tensors: Mapping[str, Array], inputs: Sequence[Input]) -> Variant:
     values = _of(data["values"], dict)
     arrays = {}
@@ -321,13 +348,14 @@ def _variant(data: Any, tensors: Mapping[str, Array], inputs: Sequence[Input]) -
     results = [
         (None if name is None else _text(name), _plain(constant)) for name, constant in _of(data["results"], list)
     ]
-    if [name for name in leaves if name is not None] != network.inputs or len(leaves) != len(inputs):
+    given = [name for name in network.inputs if name not in network.states]
+    if [name for name in leaves if name is not None] != given or len(leaves) != len(inputs):
         raise FileError("the program is damaged: the inputs of a network are not those of the program")
     for name, one in zip(leaves, inputs, strict=True):
         value = one.value if name is None else network.values[name]
         if len(value.shape) != len(one.value.shape) or value.dtype != one.value.dtype:
             raise FileError(f"the program is damaged: the input {one.name} has another shape in a network")
-    if [name for name, _ in results if name is not None] != network.outputs:
+    if [name for name, _ in results if name is not None] != network.results:
         raise FileError("the program is damaged: the results of a network are not those of the program")
     return Variant(network, leaves, results)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -23,7 +23,7 @@ from .._base.errors import (
 )
 from .._base.errors.messages import UnknownKey, kind_of, made_by
 from .._base.files import read_text
-from .._base.handles import ContextCore, Core, Holders, Local, fail, handles_of, new_handle
+from .._base.handles import ContextCore, Core, Holders, Local, fail, handles_of, new_handle, owned
 from .._base.text import MAX_NAME, as_name, count, markup, shorter
 from .._ffi import ffi, lib
 from ..backend.backend import Backend, BackendCore
@@ -256,6 +256,14 @@ class Graph(Local):
         expect_path(path, "Graph.export: path")
         core = self._live()
         check(lib.gbpy_graph_export(core.h, os.fsencode(path)), "Graph.export")
+
+    def _message(self, leafs: Sequence[Tensor]) -> bytes:
+        """The nodes as bytes without data, for program files. leafs: all leafs, in the order of their numbers."""
+        graph = self._live().ptr
+        listed = ffi.new("struct ggml_tensor *[]", [t._live() for t in leafs] or 1)
+        made = owned(ffi.new("struct gbpy_bytes *"), lib.gbpy_bytes_free)
+        check(lib.gbpy_graph_write(graph.nodes, graph.n_nodes, listed, len(leafs), made), "Graph")
+        return bytes(ffi.buffer(made.data, made.size))
 
     def _repr_html_(self) -> str:
         core = self._live()

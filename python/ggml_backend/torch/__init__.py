@@ -19,12 +19,13 @@ try:
 except ImportError as error:
     raise ImportError(f"ggml_backend.torch needs PyTorch: pip install 'ggml_backend[torch]' ({error})") from None
 
+from .cached import CachedModel, with_cache
 from .compiled import Program, compile, explain
 from .dynamo import CompiledGraph, compiled_graphs
 from .packed import PackedTensor, embedding, linear, pack, pack_
 from .pretrained import from_gguf
 
 __all__ = [
-    "CompiledGraph", "PackedTensor", "Program", "compile", "compiled_graphs", "embedding", "explain", "from_gguf",
-    "linear", "pack", "pack_",
+    "CachedModel", "CompiledGraph", "PackedTensor", "Program", "compile", "compiled_graphs", "embedding", "explain",
+    "from_gguf", "linear", "pack", "pack_", "with_cache",
 ]  # fmt: skip

@@ -49,12 +49,16 @@ class Exported(Variant):
     targets: the operators of nodes, by their first result
     strict: refuse nodes without a rule
     changed: positions of the arguments that the model changes. The first results are their new values.
+    buffers: names of the buffers that the model changes, by the value of the network that is their state
+    initial: their values, by the same names
     """
 
     structure: Any
     targets: dict[str, Any] = field(repr=False)
     strict: bool = False
     changed: tuple[int, ...] = ()
+    buffers: Mapping[str, str] = field(default_factory=dict)
+    initial: Mapping[str, Array] = field(default_factory=dict, repr=False)
 
     @property
     def fallback(self) -> Fallback | None:
@@ -110,6 +114,12 @@ def _is_random(node: Any) -> bool:
         return False
     given = dict(zip((p.name for p in node.target._schema.arguments), node.args, strict=False)) | node.kwargs
     return operator_name(node.target) not in RULES or bool(given.get("dropout_p"))
+
+
+def _module_name(path: str) -> str:
+    """The name of a module. Dynamo writes ``L['self'].encoder._modules['0']`` for ``encoder.0``."""
+    plain = re.sub(r"\.?_modules\[['\"]([^'\"]+)['\"]\]", r".\1", path)
+    return re.sub(r"^[LG]\[['\"]\w+['\"]\]", "", plain).strip(".")
 
 
 class StateChange(UnsupportedError):
@@ -213,6 +223,8 @@ class _Reader:
     ) -> None:
         self.program, self.what, self.axes, self.guards, self.changing = program, what, axes, guards, changing
         self.changed: list[int] = []
+        self.buffers: dict[str, str] = {}
+        self.initial: dict[str, Array] = {}
         self.labels: dict[str, Formula] = {}  # named sizes by the symbols of PyTorch
         self.network = Network()
         self.constants: dict[Any, Any] = {}  # tensors, numbers, tuples of these, by node of fx
@@ -225,11 +237,14 @@ class _Reader:
         program = self.program
         leaves: list[str | None] = []
         specs = program.graph_signature.input_specs
+        mutated = {*program.graph_signature.buffers_to_mutate.values()}
         for spec, node in zip(specs, [n for n in program.graph.nodes if n.op == "placeholder"], strict=True):
             kind = spec.kind.name
             if kind == "USER_INPUT":
                 named_axes = self.axes[len(leaves)] if self.axes else {}
                 leaves.append(self._input(spec, node, named_axes))
+            elif kind == "BUFFER" and not self.changing and spec.target in mutated:
+                self._state(node, spec.target)
             elif kind in ("PARAMETER", "BUFFER", "CONSTANT_TENSOR"):
                 self.constants[node] = self._weight(spec.target)
             else:
@@ -246,8 +261,9 @@ class _Reader:
         self.network.drop_unread()
         self.network.check()
         return Exported(
-            self.network, leaves, outputs, program.call_spec.out_spec, self.targets, changed=tuple(self.changed)
-        )
+            self.network, leaves, outputs, program.call_spec.out_spec, self.targets, changed=tuple(self.changed),
+            buffers=self.buffers, initial=self.initial,
+        )  # fmt: skip
 
     def _check_random_numbers(self) -> None:
         """UnsupportedError: the graph may run its nodes in another order, and so draw other numbers."""
@@ -268,6 +284,16 @@ class _Reader:
         self._value(node.name, value)
         self.names[node] = node.name
         return str(node.name)
+
+    def _state(self, node: Any, name: str) -> None:
+        """A buffer that the model changes."""
+        program = self.program
+        tensor = program.state_dict[name] if name in program.state_dict else program.constants[name]
+        self.network.inputs.append(node.name)
+        self._value(node.name, tensor)
+        self.names[node] = node.name
+        self.buffers[node.name] = name
+        self.initial[node.name] = array_of(tensor).copy()
 
     def _weight(self, name: str) -> Any:
         program = self.program
@@ -405,7 +431,7 @@ class _Reader:
             self._value(one, result)
         stack = node.meta.get("nn_module_stack") or {}
         paths = [entry[0] for entry in stack.values()]
-        module = paths[-1] if paths else ""
+        module = _module_name(paths[-1]) if paths else ""
         self.network.nodes.append(Node(name, arguments, tuple(names), module))
         self.targets[names[0]] = node.target
 
@@ -444,6 +470,8 @@ class _Reader:
         inputs = [s.arg.name for s in signature.input_specs if s.kind.name == "USER_INPUT"]
         others = []
         for spec in signature.output_specs:
+            if not self.changing and spec.kind.name == "BUFFER_MUTATION":
+                continue
             if self.changing and spec.kind.name == "USER_INPUT_MUTATION":
                 self.changed.append(inputs.index(spec.target))
             elif spec.kind.name != "USER_OUTPUT":
@@ -457,7 +485,11 @@ class _Reader:
         outputs: list[tuple[str | None, Any]] = []
         (node,) = [n for n in self.program.graph.nodes if n.op == "output"]
         self._check_changes()
-        for source in node.args[0]:
+        states = {buffer: state for state, buffer in self.buffers.items()}
+        for source, spec in zip(node.args[0], self.program.graph_signature.output_specs, strict=True):
+            if spec.kind.name == "BUFFER_MUTATION" and not self.changing:
+                self.network.states[states[spec.target]] = self._output(source)
+                continue
             if not isinstance(source, torch.fx.Node):
                 outputs.append((None, source))
                 continue
@@ -467,10 +499,14 @@ class _Reader:
                     raise UnsupportedError(f"{self.what}: the model returns a size")
                 outputs.append((None, constant))
                 continue
-            name = self.names[source] if source in self.names else self._array(source.name, constant).name
-            self.network.outputs.append(name)
-            outputs.append((name, None))
+            outputs.append((self._output(source), None))
         return outputs
+
+    def _output(self, source: Any) -> str:
+        """Adds the value of a node to the outputs."""
+        name = self.names[source] if source in self.names else self._array(source.name, self.constants[source]).name
+        self.network.outputs.append(name)
+        return name
 
 
 _EXAMPLE = 4  # of a size that is 1 or 0 in the example inputs

@@ -79,6 +79,7 @@ class Program(Runs):
         self._engine.weights.formats.update(
             chosen_formats(self._weights, exported.network)
         )  # a size may read other weights
+        self._engine.add_states(exported.initial)
         return replace(exported, strict=self._strict)
 
     def _made_for(self, shapes: Sequence[Sequence[int] | None]) -> Exported | None:
@@ -131,7 +132,7 @@ class Program(Runs):
                 for v in self._for_file()
             ]
             declared = self._example.declared(self._dynamic, variants[0])
-            store(path, variants, declared, self._engine)
+            store(path, variants, declared, self._engine, self._stored_graphs(declared.inputs))
 
     def _result_names(self, variant: Variant) -> list[str]:
         assert isinstance(variant, Exported)
@@ -164,7 +165,11 @@ class Program(Runs):
     @property
     def inputs(self) -> dict[str, tuple[tuple[int, ...], str]]:
         network = self.network
-        return {name: (network.values[name].shape, network.values[name].dtype) for name in network.inputs}
+        given = [name for name in network.inputs if name not in network.states]
+        return {name: (network.values[name].shape, network.values[name].dtype) for name in given}
+
+    def _state_names(self) -> Mapping[str, str]:
+        return {name: buffer for v in self._variants if isinstance(v, Exported) for name, buffer in v.buffers.items()}
 
     def __repr__(self) -> str:
         inputs = ", ".join(f"{name} {dtype} {shape}" for name, (shape, dtype) in self.inputs.items())
@@ -396,7 +401,10 @@ def compile(
 
     Weights that are shared change with the model. Compile again after you replace or retrain weights.
 
-    UnsupportedError: PyTorch cannot export the model, or the model changes its state
+    Buffers that the model changes, such as a cache of keys and values, become states of the program: it keeps them in
+    its own memory, and the graphs of all sizes write them there. ``program.reset()`` begins again.
+
+    UnsupportedError: PyTorch cannot export the model
     """
     strict = expect_bool(strict, "compile: strict")
     check_precision(precision, "compile")

@@ -17,6 +17,7 @@ then views of it, or of the argument, with the sizes and strides that PyTorch fo
 from __future__ import annotations
 
 import functools
+import inspect
 import os
 import re
 import threading
@@ -271,7 +272,21 @@ class CompiledGraph:
         made.output(tuple(values[node] for node in self._results.computed))
         module = fx.GraphModule(parts, made)
         module.training = False  # the graph itself says what depends on the mode
+        _keep_module_names(module)
         return module
+
+
+def _keep_module_names(module: fx.GraphModule) -> None:
+    """Makes a graph run node by node, so that ``torch.export`` copies the modules of its nodes."""
+    signature, own = inspect.signature(module.forward), weakref.ref(module)  # no cycle keeps the weights alive
+
+    def forward(*args: Any, **kwargs: Any) -> Any:
+        graph = own()
+        assert graph is not None
+        return fx.Interpreter(graph).run(*signature.bind(*args, **kwargs).args)
+
+    forward.__signature__ = signature  # type: ignore[attr-defined]
+    module.forward = forward
 
 
 @dataclass(frozen=True)

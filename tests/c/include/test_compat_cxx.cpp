@@ -12,6 +12,7 @@
 #include "ggml-backend-impl.h"
 #include "ggml-backend.h"
 #include "ggml-cpu.h"
+#include "ggml-program.h"
 #include "ggml.h"
 
 static_assert(sizeof(ggml_tensor) == 368 || sizeof(void *) != 8, "the layout of tensors is the C one");

@@ -18,6 +18,9 @@
 #include "ggml-backend-impl.h"
 #include "ggml-cpu.h"
 #include "ggml-cuda.h"
+#include "ggml-program.h"
+#include "gguf.h"
+#include "tensor/nodes.h"
 
 #define GGML_TODAY_DECLARATIONS_ONLY
 #include "ggml-today.h"
@@ -60,6 +63,7 @@ static struct {
     struct ggml_backend_buffer_type hookless_buft;
     void * fixed_memory;
     ggml_profile_t profile[1]; // of few records, so that they fit into `bytes`
+    ggml_program_t program[1];
 } pool;
 
 static _Alignas(64) char bytes[BYTES], bytes2[BYTES];
@@ -311,6 +315,7 @@ static enum ggml_opt_result opt_resume(struct ggml_context * ctx, struct ggml_op
 #define SCHED PICK(pool.sched)
 #define EVENT PICK(pool.event)
 #define PROFILE PICK(pool.profile)
+#define PROGRAM PICK(pool.program)
 #define GGUF PICK(pool.gguf)
 #define HS pick_set()
 #define SCRATCH pick_scratch()
@@ -406,6 +411,41 @@ static void make_graphs(void) {
     pool.g[7] = &pool.negative;
 }
 
+static enum ggml_status first_memory(void * context, const struct ggml_tensor * t, struct gb_nodes_place * place) {
+    place->memory = t == context;
+    return GGML_STATUS_SUCCESS;
+}
+
+// Loads a program with one graph, y = relu(x).
+static ggml_program_t make_program(void) {
+    char path[] = "/tmp/gb_abuse_XXXXXX";
+    const char *input = "x", *output = "y";
+    const int32_t node = 0;
+    struct ggml_context * ctx = ggml_init((struct ggml_init_params){ 0, NULL, false });
+    struct gguf_context * file = gguf_init_empty();
+    struct ggml_tensor * x = ggml_new_tensor_1d(ctx, GGML_TYPE_F32, 4);
+    struct ggml_tensor * y = ggml_relu(ctx, x);
+    gb_nodes_bytes message = { 0 };
+    gb_nodes_write(&y, 1, true, first_memory, x, &message);
+    struct ggml_tensor * graph = ggml_new_tensor_1d(ctx, GGML_TYPE_I8, (int64_t) message.n);
+    memcpy(ggml_set_name(graph, "program.graph.0")->data, message.data, message.n);
+    gguf_set_val_u32(file, "program.version", 1);
+    gguf_set_val_u32(file, "program.graphs", 1);
+    gguf_set_arr_str(file, "program.graph.0.inputs", &input, 1);
+    gguf_set_arr_str(file, "program.graph.0.outputs", &output, 1);
+    gguf_set_arr_data(file, "program.graph.0.output_nodes", GGUF_TYPE_INT32, &node, 1);
+    gguf_add_tensor(file, graph);
+    const int fd = mkstemp(path);
+    gguf_write_to_file(file, path, false);
+    ggml_program_t program = ggml_program_load(path, NULL);
+    close(fd);
+    unlink(path);
+    gb_vec_free(&message);
+    gguf_free(file);
+    ggml_free(ctx);
+    return program;
+}
+
 static void make_allocators(void) {
     pool.tallocr[0] = ggml_tallocr_new(bytes2, BYTES, 32);
     pool.tallocr[1] = ggml_tallocr_new_measure(32);
@@ -457,6 +497,7 @@ static bool pool_make(void) {
     pool.gguf[0] = gguf_init_empty();
     pool.gguf[1] = gguf_init_empty();
     pool.profile[0] = ggml_profile_new(40);
+    pool.program[0] = make_program();
     pool.set[0] = ggml_hash_set_new(50);
     pool.set[2] = (struct ggml_hash_set){ 17, NULL };
     if (pool.fixed_memory == NULL || pool.backend[1] == NULL || pool.buffer[4] == NULL || pool.gguf[1] == NULL) {
@@ -465,7 +506,7 @@ static bool pool_make(void) {
     make_tensors();
     make_graphs();
     make_allocators();
-    return pool.sched[2] != NULL && pool.tallocr[4] != NULL;
+    return pool.sched[2] != NULL && pool.tallocr[4] != NULL && pool.program[0] != NULL;
 }
 
 static void pool_free(void) {
@@ -474,6 +515,7 @@ static void pool_free(void) {
     }
     ggml_profile_use(NULL);
     ggml_profile_free(pool.profile[0]);
+    ggml_program_free(pool.program[0]);
     for (size_t i = 0; i < GB_ARRAY_LEN(pool.sched); i++) {
         ggml_backend_sched_free(pool.sched[i]);
     }

@@ -188,7 +188,8 @@ def test_matrices_are_stored_in_their_format(tmp_path, format, turned):
     program._engine.weights.formats["w"], program._engine.weights.precision = format, "f32"
     program.save(tmp_path / "p.gguf")
     with gb.gguf.open(tmp_path / "p.gguf") as file:
-        assert [t.dtype.name for t in file.tensors.values()] == [format]
+        stored = [t.dtype.name for t in file.tensors.values() if not t.name.startswith("program.graph.")]
+        assert stored == [format]
     rows = gb.quantize(np.ascontiguousarray(weight.T if turned else weight), format)
     kept = gb.dequantize(rows) if format not in ("float16",) else rows.astype(np.float32)
     x = r.standard_normal((3, 256), np.float32)
@@ -366,6 +367,95 @@ def test_an_exported_graph_computes_the_same_in_c(name, tmp_path):
         on_sim(graph, kinds["input"], expected)
         lib.ggml_free(data[0])
         lib.ggml_free(nodes[0])
+
+
+class InC:
+    """A program file in C: graphs run by a scheduler."""
+
+    def __init__(self, path, device=None):
+        self.cpu = lib.ggml_backend_cpu_init()
+        self.device = lib.ggml_backend_reg_init_backend_from_str(device.encode()) if device else ffi.NULL
+        self.program = lib.ggml_program_load(bytes(path), self.device)
+        backends = [self.device, self.cpu] if device else [self.cpu]
+        self.sched = lib.ggml_backend_sched_new(backends, ffi.NULL, len(backends), 2048)
+
+    def names(self, graph):
+        inputs = [lib.ggml_program_input_name(self.program, graph, i)
+                  for i in range(lib.ggml_program_n_inputs(self.program, graph))]  # fmt: skip
+        outputs = [lib.ggml_program_output_name(self.program, graph, i)
+                   for i in range(lib.ggml_program_n_outputs(self.program, graph))]  # fmt: skip
+        return [ffi.string(n).decode() for n in inputs], [ffi.string(n).decode() for n in outputs]
+
+    def find(self, **sizes):
+        axes = [ffi.new("char[]", name.encode()) for name in sizes]
+        return lib.ggml_program_find(self.program, axes, [*sizes.values()], len(sizes))
+
+    def run(self, graph, inputs):
+        nodes = lib.ggml_program_graph(self.program, graph)
+        assert lib.ggml_backend_sched_alloc_graph(self.sched, nodes) == lib.GGML_STATUS_SUCCESS
+        needed, results = self.names(graph)
+        for name in needed:
+            floats = np.ascontiguousarray(inputs[name], np.float32)
+            tensor = lib.ggml_program_input(self.program, graph, name.encode())
+            assert lib.ggml_nbytes(tensor) == floats.nbytes
+            lib.ggml_backend_tensor_set(tensor, ffi.from_buffer(floats), 0, floats.nbytes)
+        assert lib.ggml_backend_sched_graph_compute(self.sched, nodes) == lib.GGML_STATUS_SUCCESS
+        found = {}
+        for name in results:
+            tensor = lib.ggml_program_output(self.program, graph, name.encode())
+            found[name] = np.empty(lib.ggml_nelements(tensor), np.float32)
+            lib.ggml_backend_tensor_get(tensor, ffi.from_buffer(found[name]), 0, found[name].nbytes)
+        return found
+
+    def close(self):
+        lib.ggml_backend_sched_free(self.sched)
+        lib.ggml_program_free(self.program)
+        lib.ggml_backend_free(self.device)
+        lib.ggml_backend_free(self.cpu)
+
+
+@pytest.mark.parametrize("device", [None, "SIM"])
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_a_program_in_c_computes_the_same(path, device, tmp_path):
+    program = gb.load_program(path, n_threads=1)
+    calls = [(kinds["input"], program(**kinds["input"])) for kinds in recorded(path).values()]
+    program.save(tmp_path / "p.gguf")
+    in_c = InC(tmp_path / "p.gguf", device)
+    assert lib.ggml_program_n_graphs(in_c.program) >= len(calls)
+    for inputs, expected in calls:
+        axes = {axis: n for name, (shape, _) in program.inputs.items()
+                for axis, n in zip(shape, inputs[name].shape, strict=True) if isinstance(axis, str)}  # fmt: skip
+        graph = in_c.find(**axes)
+        assert graph >= 0 and {*in_c.names(graph)[0]} <= {*inputs}
+        found = in_c.run(graph, inputs)
+        assert {*found} == {*expected}
+        for name, array in expected.items():
+            assert np.abs(found[name] - array.reshape(-1)).max() <= 1e-6 * np.abs(array).max()
+    assert in_c.find(tokens=61) == -1
+    in_c.close()
+
+
+def test_weights_of_graphs_in_a_file_are_those_of_its_network(tmp_path):
+    path = FOLDER / "BertModel.gguf"
+    program = gb.load_program(path, n_threads=1)
+    for n in (3, 4, 5):
+        program(*[np.ones((2, n), int)] * 2)
+    program.save(tmp_path / "p.gguf")
+    with gb.gguf.open(path) as before, gb.gguf.open(tmp_path / "p.gguf") as after:
+        added = [t for name, t in after.tensors.items() if name not in before.tensors]
+        kept = sum(t.nbytes for t in after.tensors.values() if t not in added)
+        constants = sum(t.nbytes for t in added if "constant" in t.name)
+    assert {t.name.rpartition(".")[0] for t in added} == {"program.graph", "program.graph.constant"}
+    assert constants < kept / 20
+
+
+def test_a_file_without_graphs_says_so(tmp_path):
+    rewritten(FOLDER / "BertModel.gguf", "{}", tmp_path / "p.gguf")
+    assert lib.ggml_program_load(bytes(tmp_path / "p.gguf"), ffi.NULL) == ffi.NULL
+    assert lib.ggml_last_status() == lib.GGML_STATUS_UNSUPPORTED
+    assert b"p.gguf' has no graphs; load it in Python, call the program, and save it again" in ffi.string(
+        lib.ggml_last_error()
+    )
 
 
 def test_programs_without_a_graph_say_so(tmp_path):

@@ -277,14 +277,25 @@ def shuffled(r):
 def put(r):
     x = r.any(*r.shape(most=6, size=4))
     k = r.pick.randint(1, min(x.ndim, 3))
+    added = x.dtype != torch.bool and r.pick.random() < 0.5
     if r.pick.random() < 0.4:
-        return [x, [r.booleans(*x.shape[:k])], r.any(1).to(x.dtype).reshape(())]
-    flat = torch.randperm(int(np.prod(x.shape[:k])), generator=r.torch)[: r.pick.randint(1, 5)]
+        return [x, [r.booleans(*x.shape[:k])], r.any(1).to(x.dtype).reshape(()), added]
+    n = int(np.prod(x.shape[:k]))
+    flat = torch.randperm(n, generator=r.torch)[: r.pick.randint(1, 5)]
+    if added:
+        flat = r.integers(0, n, r.pick.randint(1, 9))  # some are equal
     places = [torch.from_numpy(p) for p in np.unravel_index(flat.numpy(), x.shape[:k])]
     if r.pick.random() < 0.5:
         places[0] = places[0] - x.shape[0]
     values = r.any(len(flat), *x.shape[k:]).to(x.dtype)
-    return [x, places, values if r.pick.random() < 0.5 else values[:1]]
+    return [x, places, values if r.pick.random() < 0.5 else values[:1], added]
+
+
+def copied(r):
+    x = r.any(*r.shape(most=6))
+    axis = r.axis(x)
+    places = torch.randperm(x.shape[axis], generator=r.torch)[: r.pick.randint(1, 3)]
+    return [x, axis, places, x.flip(0).index_select(axis, places.flip(0)).clone()]
 
 
 def part_of(r):
@@ -466,6 +477,7 @@ CASES = {
     "index_select": lambda r: [x := r.any(*r.shape()), a := r.axis(x), r.integers(0, x.shape[a], 5)],
     "gather": gathered,
     "index_put": put,
+    "index_copy": copied,
     "topk": lambda r: (lambda x, axis: [x, r.pick.randint(1, x.shape[axis]), axis, r.pick.random() < 0.5])(
         *shuffled(r)
     ),

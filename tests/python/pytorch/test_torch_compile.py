@@ -261,17 +261,35 @@ def test_models_that_cannot_be_compiled_say_why(ids):
     with pytest.raises(UnsupportedError, match="PyTorch cannot export this model"):
         gbt.compile(Plain(lambda x: x if x.sum() > 0 else -x).eval(), (torch.ones(2),))
 
-    class Counter(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.register_buffer("n", torch.zeros(()))
 
-        def forward(self, x):
-            self.n.add_(1)
-            return x + self.n
+class Counter(nn.Module):
+    """It counts its calls, and keeps the last rows of its input."""
 
-    with pytest.raises(UnsupportedError, match="the model changes its state"):
-        gbt.compile(Counter().eval(), (torch.ones(2),))
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("n", torch.zeros((), dtype=torch.long))
+        self.register_buffer("rows", torch.arange(8.0).reshape(4, 2), persistent=False)
+
+    def forward(self, x):
+        before = self.rows.clone()
+        self.rows.index_copy_(0, self.n % 4 + torch.arange(1), x)
+        self.n.add_(1)
+        return x + self.n, self.rows, before
+
+
+def test_buffers_that_a_model_changes_are_states():
+    model, theirs = Counter().eval(), Counter().eval()
+    program = gbt.compile(model, (torch.ones(1, 2),))
+    for turn in range(2):
+        for i in range(6):
+            x = torch.full((1, 2), 10.0 * i)
+            for ours, other in zip(program(x), theirs(x), strict=True):
+                torch.testing.assert_close(ours, other, rtol=0, atol=0)
+        assert program.states["n"] == 6 and {*program.states} == {"n", "rows"}
+        assert [*program.inputs] == ["x"] and turn in (0, 1)
+        program.reset()
+        theirs = Counter().eval()
+    assert model.n == 0 and torch.equal(model.rows, Counter().rows)  # the buffers of the model stay
 
 
 def erfinv_between(x):

@@ -77,6 +77,28 @@ def test_a_model_computes_what_pytorch_computes():
     assert "up.weight" in {t.name for t in graph.program.graph.leafs}
 
 
+@torch.no_grad()
+def test_nodes_have_the_names_of_modules():
+    class Layers(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layers = nn.ModuleList([Block(), Block()])
+            self.heads = nn.ModuleDict({"last one": nn.Linear(16, 4)})
+
+        def forward(self, x):
+            for layer in self.layers:
+                x = layer(x)
+            return self.heads["last one"](x)
+
+    model, x, before = Layers().eval(), torch.randn(3, 16), gbt.compiled_graphs()
+    near(compiled(model)(x), model(x))
+    (graph,) = new(before)
+    names = {node.name for node in graph.program.graph.nodes}
+    expected = {node.name for node in gbt.compile(model, (x,)).graph.nodes}
+    assert {"layers.0.up/linear", "layers.1.up/linear", "heads.last one/linear"} <= names
+    assert {name.partition("/")[0] for name in names} >= {name.partition("/")[0] for name in expected if "/" in name}
+
+
 def test_the_backend_needs_no_import_of_the_package():
     code = (
         "import torch, sys; m = torch.nn.Linear(8, 4); x = torch.randn(2, 8)\n"

@@ -89,26 +89,41 @@ def _places(b: Build, picked: list[Val], sizes: Sequence[int], shape: tuple[int,
 
 @rule("index_put", of="fib")
 def index_put(b: Build, self: Val, indices: Sequence[Val | None], values: Val, accumulate: bool = False) -> Tensor:
-    """New elements in rows that are picked by integers, or one number where a mask is true."""
+    """New elements in rows that are picked by integers, or one number where a mask is true.
+
+    accumulate: add the elements. An index that is there several times adds several rows.
+    """
     picked = [x for x in indices if x is not None]
-    if accumulate:
-        raise NoRule("values that are added")
+    if accumulate and self.dtype not in ("float32", "int64", "int32"):
+        raise NoRule(f"values that are added to {self.dtype}")
     if len(picked) < len(indices) or values.dtype != self.dtype:
         raise NoRule(f"indices of axes that are not the first, or {values.dtype} into {self.dtype}")
     if any(x.dtype == "bool" for x in picked):
-        return _put_where(b, self, picked, values)
+        return _put_where(b, self, picked, values, accumulate)
     n, k = math.prod(self.shape[: len(picked)]), len(picked)
     shape = np.broadcast_shapes(*(x.shape for x in picked))
     places = _places(b, picked, self.shape[:k], shape)
     rows = b.repeated(values, (*shape, *self.shape[k:])).contiguous()
-    whole = ops.cont(b.fold(self, n, -1))
-    return ops.set_rows(whole, rows.reshape(places.size, -1), places)
+    flat = rows.reshape(places.size, -1)
+    if accumulate:
+        whole = b.fold(self, n, -1)
+        return whole + ops.get_rows_back(flat, places, whole)
+    return ops.set_rows(b.fold_to_write(self, n, flat.shape[1]), flat, places)
 
 
-def _put_where(b: Build, x: Val, picked: list[Val], values: Val) -> Tensor:
+@rule("index_copy", of="fib")
+def index_copy(b: Build, self: Val, dim: int, index: Val, source: Val) -> Tensor:
+    before, n, behind = around(self.shape, self.axis(dim))
+    places = b.indices(index)
+    rows = b.fold(source, before, places.size, behind).contiguous()
+    return ops.set_rows(b.fold_to_write(self, before, n, behind), rows, places.reshape(1, -1))
+
+
+def _put_where(b: Build, x: Val, picked: list[Val], values: Val, accumulate: bool) -> Tensor:
     (mask, *others) = picked
     if others or math.prod(values.shape) != 1:
         raise NoRule("a mask beside other indices, or with several values")
     n = math.prod(mask.shape)
     whole, number = b.fold(x, n, -1), b.dense(values).reshape(1, 1)
-    return ops.where(ops.repeat(b.dense(mask).reshape(n, 1), whole.shape), ops.repeat(number, whole.shape), whole)
+    new = whole + number if accumulate else ops.repeat(number, whole.shape)
+    return ops.where(ops.repeat(b.dense(mask).reshape(n, 1), whole.shape), new, whole)
