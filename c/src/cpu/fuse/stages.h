@@ -47,8 +47,8 @@ typedef const float * gb_fuse_shared_run(const struct ggml_tensor * t, int64_t p
 void gb_fuse_stages_run(const struct gb_cpu_call * call, const struct gb_fuse_stages * s, size_t at, int64_t place,
     int64_t n, gb_fuse_shared_run * shared, float * room);
 
-// Stages that one kernel computes (shift_clamp_f32): plus a shared number, plus a tensor of the same shape, limits. Each
-// of them at most once, in this order.
+// Stages that one kernel computes (shift_clamp_f32): plus a shared number, plus a tensor of the same shape, limits.
+// Each of them at most once, in this order.
 struct gb_fuse_pass {
     const struct ggml_tensor *shift, *other; // NULL: none
     float min, max;
