@@ -232,7 +232,8 @@ static void work_memory_is_asked_for_and_needed(void) {
     ggml_free(ctx);
 }
 
-// A result of resizing with antialiasing depends on all elements, with an index and a weight for each.
+// A result of resizing with antialiasing depends on all elements, with an index and a weight for each. Two rows of
+// elements are beside them.
 static void work_memory_grows_with_the_length_of_rows(void) {
     struct ggml_context * ctx = new_context(true);
     REQUIRE(ctx != NULL);
@@ -243,7 +244,7 @@ static void work_memory_grows_with_the_length_of_rows(void) {
             ggml_interpolate(ctx, row, 1, 1, 1, 1, GGML_SCALE_MODE_BILINEAR | GGML_SCALE_FLAG_ANTIALIAS);
         REQUIRE(row != NULL && y != NULL);
         const double size = (double) ggml_graph_plan(graph_of(ctx, y), 1).work_size, least = 8.0 * (double) n;
-        CHECK_MSG(size >= least && size <= 2 * least, "rows of %g elements: %g bytes", (double) n, size);
+        CHECK_MSG(size >= least && size <= 2 * least + 4096, "rows of %g elements: %g bytes", (double) n, size);
     }
     ggml_free(ctx);
 }

@@ -4,7 +4,7 @@ cmake_policy(SET CMP0057 NEW) # if(... IN_LIST ...)
 include(${CMAKE_CURRENT_LIST_DIR}/../support/declared.cmake)
 
 set(old_headers ggml gguf ggml-alloc ggml-backend ggml-backend-impl)
-set(own_headers ggml-cpu ggml-cuda ggml-backend-module ggml-today) # programs include them by name
+set(own_headers ggml-cpu ggml-cuda ggml-backend-module ggml-program ggml-today) # programs include them by name
 list(TRANSFORM old_headers REPLACE "(.+)" "${INCLUDE_DIR}/\\1.h" OUTPUT_VARIABLE old_files)
 declared_in(declared ${old_files})
 declared_in(cuda ${INCLUDE_DIR}/ggml-cuda.h) # which has some of that time
