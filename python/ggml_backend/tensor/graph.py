@@ -259,7 +259,8 @@ class Graph(Local):
 
     def _message(self, leafs: Sequence[Tensor]) -> bytes:
         """The nodes as bytes without data, for program files. leafs: all leafs, in the order of their numbers."""
-        graph = self._live().ptr
+        core = self._live()
+        graph = core.ptr
         listed = ffi.new("struct ggml_tensor *[]", [t._live() for t in leafs] or 1)
         made = owned(ffi.new("struct gbpy_bytes *"), lib.gbpy_bytes_free)
         check(lib.gbpy_graph_write(graph.nodes, graph.n_nodes, listed, len(leafs), made), "Graph")
