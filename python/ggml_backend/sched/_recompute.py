@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from .._base.errors import AllocationError, raise_last
-from .._base.handles import use
+from .._base.handles import owned, use
 from .._base.text import size_text
 from .._ffi import ffi, lib
 from ..tensor.context import Context
@@ -61,11 +61,11 @@ class _Search:
             self.counted[block.node] = True
         several = len(sched.backends) > 1
         self.backends = [sched.get_backend(t) if several else None for t in self.nodes]
-        self.core = graph._live()
-        search = lib.ggml_recompute_new(self.core.ptr, self.counted)
+        self.core = core = graph._live()  # the search reads its nodes
+        search = lib.ggml_recompute_new(core.ptr, self.counted)
         if not search:
             raise_last("Scheduler.prepare")
-        self.search = ffi.gc(search, lib.ggml_recompute_free)
+        self.search = owned(search, lib.ggml_recompute_free)
 
     def find(self, max_bytes: int) -> tuple[Graph | None, Any]:
         """The graph with at most this many bytes alive. None: there is none."""
