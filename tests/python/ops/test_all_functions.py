@@ -75,7 +75,7 @@ WRONG = [
     (lambda x, y: gb.ops.view(x, (2, 2), strides=(16, 8)), (3, 4), (1,), ["view", "adjacent"]),
     (lambda x, y: gb.ops.view(x, (2, 2), strides=(4,)), (3, 4), (1,), ["view", "strides"]),
     (lambda x, y: gb.ops.permute_ggml(x, 0, 0, 1, 2), (3, 4), (1,), ["permute", "'x'"]),
-    (lambda x, y: gb.ops.soft_max(x, axis=0, inplace=True), (3, 4), (1,), ["softmax", "in place"]),
+    (lambda x, y: gb.ops.soft_max(x, axis=0, inplace=True), (3, 4), (1,), ["softmax", "inplace=True"]),
     (lambda x, y: gb.ops.soft_max(x, y, inplace=True), (3, 4), (2, 5), ["softmax", "mask 'y'"]),
     (lambda x, y: gb.ops.soft_max(x, y), (3, 4), (2, 5), ["softmax", "mask 'y'"]),
     (lambda x, y: gb.ops.rope(x, y), (5, 2, 8), (5,), ["rope", "positions 'y'"]),
