@@ -39,6 +39,7 @@ enum {
     ROUNDS_MAX = 60, // of a limit
     ROUNDS_IDLE = 6, // without a better sequence, after which a limit gets less time
     BISECTIONS = 24,
+    PRECISION = 1024, // of the least limit: its error is at most this part of it
     N_EXPONENTS = 4,
     REPEATS_MAX = 12, // the most nodes of a sequence, relative to those of the given order
     REPEATS_OF_ROUND = 4, // the same, where a sequence is known
@@ -640,11 +641,13 @@ static enum ggml_status meet(struct search * s, size_t limit, struct sequence * 
     return status;
 }
 
-// Bisects the smallest peak that the first rounds reach. `least` has the given order at first.
+// Bisects the smallest peak that the first rounds reach. `least` has the given order at first. A limit that cannot be
+// met takes most of the time, so the last bytes are not searched.
 static enum ggml_status find_least(struct search * s, size_t lower, struct sequence * least) {
     struct sequence q = { 0 };
     enum ggml_status status = GGML_STATUS_SUCCESS;
-    for (int i = 0; status == GGML_STATUS_SUCCESS && i < BISECTIONS && lower < least->peak; i++) {
+    for (int i = 0; status == GGML_STATUS_SUCCESS && i < BISECTIONS && lower + least->peak / PRECISION < least->peak;
+        i++) {
         const size_t limit = i == 0 ? lower : lower + (least->peak - lower) / 2;
         bool found;
         status = meet(s, limit, &q, &found);
