@@ -275,7 +275,7 @@ struct ggml_tensor * gb_grad_of_sinks(struct ggml_context * ctx, struct ggml_ten
 }
 
 // The powers 2^(exponent k) of the odd or all k from 1 on, one for each head.
-static struct ggml_tensor * powers_of_two(struct ggml_context * ctx, double exponent, int n_heads, int step) {
+static struct ggml_tensor * powers_of_two(struct ggml_context * ctx, double exponent, int64_t n_heads, int step) {
     struct ggml_tensor * k = ggml_arange(ctx, 1, (float) (1 + step * n_heads), (float) step);
     struct ggml_tensor * powers = ggml_exp(ctx, ggml_scale(ctx, k, (float) (exponent * log(2))));
     return powers ? ggml_reshape_3d(ctx, powers, 1, 1, n_heads) : NULL;
@@ -283,23 +283,23 @@ static struct ggml_tensor * powers_of_two(struct ggml_context * ctx, double expo
 
 // ALiBi's slopes [1, 1, heads] (Press et al. 2021, arXiv:2108.12409). Heads beyond the largest power of two have the
 // odd powers of the finer base.
-static struct ggml_tensor * alibi_slopes(struct ggml_context * ctx, int n_heads, float max_bias) {
-    int floor = 1;
+static struct ggml_tensor * alibi_slopes(struct ggml_context * ctx, int64_t n_heads, float max_bias) {
+    int64_t floor = 1;
     while (floor <= n_heads / 2) {
         floor *= 2;
     }
-    struct ggml_tensor * slopes = powers_of_two(ctx, -(double) max_bias / floor, floor, 1);
-    if (slopes == NULL || n_heads == floor) {
+    struct ggml_tensor * slopes = powers_of_two(ctx, -(double) max_bias / (double) floor, floor, 1);
+    if (slopes == NULL || n_heads <= floor) { // one slope repeats over no heads, too
         return slopes;
     }
-    struct ggml_tensor * rest = powers_of_two(ctx, -(double) max_bias / (2.0 * floor), n_heads - floor, 2);
+    struct ggml_tensor * rest = powers_of_two(ctx, -(double) max_bias / (2.0 * (double) floor), n_heads - floor, 2);
     return rest ? ggml_concat(ctx, slopes, rest) : NULL;
 }
 
 struct ggml_tensor * gb_grad_of_mask(struct ggml_context * ctx, struct ggml_tensor * logits, struct ggml_tensor * mask,
     float max_bias) {
     if (logits != NULL && max_bias > 0) {
-        struct ggml_tensor * slopes = alibi_slopes(ctx, (int) logits->ne[2], max_bias);
+        struct ggml_tensor * slopes = alibi_slopes(ctx, logits->ne[2], max_bias);
         logits = slopes ? ggml_mul(ctx, logits, slopes) : NULL;
     }
     if (logits == NULL || mask->ne[1] <= logits->ne[1]) {

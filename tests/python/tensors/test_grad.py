@@ -394,3 +394,13 @@ def test_a_gradient_that_cannot_be_built_names_its_node(ctx):
     ) as caught:
         gb.grad(loss, [x])
     assert "loss 'node" not in str(caught.value)
+
+
+@pytest.mark.parametrize("max_bias", [0.0, 4.0])
+def test_the_gradient_of_a_mask_over_no_heads_is_zero(ctx, computed, max_bias):
+    x, mask = ctx.tensor((1, 0, 3, 5)), ctx.constant(np.ones((3, 5), np.float32))
+    q, k = ctx.tensor((1, 0, 3, 4)), ctx.tensor((1, 0, 5, 4))
+    attention = gb.ops.flash_attn_ext(q, k, k, mask=gb.ops.cast(mask, gb.float16), max_bias=max_bias)
+    for y in (gb.ops.softmax(x, mask=mask, max_bias=max_bias), attention):
+        (slope,) = gb.grad(gb.ops.sum(y), [mask])
+        np.testing.assert_array_equal(computed(slope), np.zeros((3, 5), np.float32))
