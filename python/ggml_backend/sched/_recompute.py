@@ -33,7 +33,7 @@ Found = tuple[Graph, "Recomputation", dict[Tensor, Tensor]]
 
 @dataclass(frozen=True)
 class Recomputation:
-    """The nodes that a plan with ``max_bytes`` computes again, and the price.
+    """Says which nodes a plan with ``max_bytes`` computes again, and how much work that is.
 
     Work counts an operation as 1, and a byte that is read or written as 8.
     """
@@ -75,7 +75,7 @@ class _Search:
             fresh.adopt(other, "Scheduler.prepare")
         pointer = lib.ggml_recompute_graph(self.search, fresh.ptr, max_bytes, info)
         if not pointer:
-            if max_bytes >= info.least:  # the limit is not the reason of the failure
+            if max_bytes >= info.least:  # the limit is not why it failed
                 raise_last("Scheduler.prepare")
             return None, info
         made = GraphCore(pointer, fresh)
@@ -157,6 +157,7 @@ def recomputed(
     if _peak(plan) <= max_bytes:
         return graph, Recomputation((), 1.0, _peak(plan), before, _peak(plan), 0), {}
     core = sched._live()
+    # The budget stays. A plan that the scheduler has dropped is made again later, and must then keep the limit, too.
     with use("Scheduler.prepare", core):
         if lib.ggml_backend_sched_set_plan_budget(core.ptr, _PLAN_BUDGET_MS):
             raise_last("Scheduler.prepare")
