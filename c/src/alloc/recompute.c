@@ -28,6 +28,7 @@
 #include <string.h>
 
 #include "base/current.h"
+#include "base/hash.h"
 #include "base/mem.h"
 #include "base/status.h"
 #include "base/vec.h"
@@ -116,11 +117,10 @@ static bool init_search(struct search * s, const struct gb_recompute_input * in)
     return s->resident && s->held && s->waiting && s->tries && s->next && s->seen && s->now;
 }
 
-static double random_unit(struct search * s) { // splitmix64
-    uint64_t x = s->random += 0x9e3779b97f4a7c15u;
-    x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
-    x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
-    return (double) ((x ^ (x >> 31)) >> 11) / 9007199254740992.0;
+static double random_unit(struct search * s) { // SplitMix64, with 53 bits
+    const uint64_t bits = gb_hash_u64(s->random);
+    s->random += 0x9e3779b97f4a7c15u;
+    return (double) (bits >> 11) / 9007199254740992.0;
 }
 
 // ------------------------------------------------------------------------------------------------------ the simulation
