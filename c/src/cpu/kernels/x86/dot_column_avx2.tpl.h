@@ -2,6 +2,14 @@
 
 #define DC_AHEAD 2048 // bytes: the prefetch distance
 
+// Prefetches the weights that are read DC_AHEAD bytes after w, where a part of this many bytes begins.
+static ALWAYS_INLINE void dc_prefetch_(const uint8_t * w, int bytes) {
+    UNROLL
+    for (int i = 0; i < bytes; i += 64) {
+        PREFETCH(w + i + DC_AHEAD);
+    }
+}
+
 // The sums of each row: two chains, because one would wait for its own sums. And the part with the minima.
 struct dc_sums {
     vf acc[GB_DOT_Q8_ROWS][2], min[GB_DOT_Q8_ROWS];
@@ -77,12 +85,12 @@ static ALWAYS_INLINE vf dc_halves_(int groups, const uint8_t * w, int64_t size) 
     static ALWAYS_INLINE void dc_##stem##_groups_(int n, int groups, const struct gb_dot_q8 * p, int64_t g0, \
         const uint8_t * w, struct dc_sums * sums) {                                                          \
         struct dc_scales scales;                                                                             \
+        dc_prefetch_(w, groups * GB_BYTES(stem));                                                            \
         const vf d = dc_halves_(groups, w + GB_AT(stem, d), GB_BYTES(stem));                                 \
         dc_open_(n, !(is_signed), groups, p, g0, d, MIN(stem), &scales, sums);                               \
         UNROLL                                                                                               \
         for (int g = 0; g < groups; g++) {                                                                   \
             const uint8_t * const block = w + g * GB_BYTES(stem);                                            \
-            PREFETCH(block + DC_AHEAD);                                                                      \
             dc_add_(n, is_signed, p, 32 * g0, g, LEVELS(stem), &scales, sums);                               \
         }                                                                                                    \
     }                                                                                                        \
@@ -127,10 +135,7 @@ DC_BLOCKS(iq4_nl, true, DC_NO_MIN, DC_IQ4)
         for (int64_t k0 = 0; k0 < p->k; k0 += 256, w += GB_BYTES(stem)) {                               \
             struct dc_scales scales;                                                                    \
             vf d, m;                                                                                    \
-            UNROLL                                                                                      \
-            for (int i = 0; i < GB_BYTES(stem); i += 64) {                                              \
-                PREFETCH(w + i + DC_AHEAD);                                                             \
-            }                                                                                           \
+            dc_prefetch_(w, GB_BYTES(stem));                                                            \
             SCALES(w, &d, &m);                                                                          \
             dc_open_(n, !(is_signed), 8, p, k0 / 32, d, m, &scales, &sums);                             \
             GROUPS(n, p, k0, w, &scales, &sums);                                                        \
@@ -230,10 +235,7 @@ static ALWAYS_INLINE void dc_q6_k_rows_(int n, const struct gb_dot_q8 * p, const
     dc_start_(n, &sums);
     for (int64_t k0 = 0; k0 < p->k; k0 += 256, w += GB_BYTES(q6_k)) {
         struct dc_scales scales;
-        UNROLL
-        for (int i = 0; i < GB_BYTES(q6_k); i += 64) {
-            PREFETCH(w + i + DC_AHEAD);
-        }
+        dc_prefetch_(w, GB_BYTES(q6_k));
         const __m256i scale = dc_open_q6_k_(n, p, k0, w, &scales, &sums);
         UNROLL
         for (int h = 0; h < 2; h++) {
