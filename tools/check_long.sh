@@ -4,7 +4,7 @@
 #     sh tools/check_long.sh [JOBS [STEP...]]       the steps named, or all
 #
 # A step that fails does not stop the others. The last lines say which steps failed and which left something out,
-# because a program is not installed. What a step prints is in build/long/STEP.log. All steps take hours on two cores.
+# because a program is not installed. The output of a step is in build/long/STEP.log. All steps take hours on two cores.
 # HARNESS_SECONDS=600 attacks ten times as long as usual, and GGUF_FUZZ_SECONDS is the fuzzer's time.
 set -eu
 

@@ -89,6 +89,17 @@ GB_DEVICE void gb_put_four(int type, char * p, float4 v) {
     }
 }
 
+// Elements i to i + 3 of a dense row of F32.
+GB_DEVICE float4 gb_load_floats(const char * row, int64_t i) {
+    return gb_get_four(GGML_TYPE_F32, row + i * (int64_t) sizeof(float));
+}
+
+GB_DEVICE void gb_store_floats(const gb_view & to, const gb_index & at, int64_t i, float4 v) { // p NULL: not stored
+    if (to.p != NULL) {
+        gb_put_four(GGML_TYPE_F32, gb_at(to, at) + i * (int64_t) sizeof(float), v);
+    }
+}
+
 // Copies an element of 1, 2, 4, 8 or 16 bytes, or a block of a quantized type.
 GB_DEVICE void gb_move(int size, char * to, const char * from) {
     switch (size) {

@@ -90,14 +90,6 @@ template <int WARPS> GB_DEVICE float gb_norm_sum(float x, float * shared) {
     return x;
 }
 
-GB_DEVICE float4 gb_norm_load(const char * p, int64_t i) {
-    return *(const float4 *) (const void *) (p + i * (int64_t) sizeof(float));
-}
-
-GB_DEVICE void gb_norm_store(const gb_view & to, const gb_index & at, int64_t i, float4 v) {
-    *(float4 *) (void *) (gb_at(to, at) + i * (int64_t) sizeof(float)) = v;
-}
-
 // x * down - mean of the elements that exist; zeros after them.
 template <int FOURS>
 GB_DEVICE void gb_norm_shift(const float4 (&x)[FOURS], const bool (&in)[FOURS], float down, float mean,
@@ -151,9 +143,9 @@ template <int WARPS, bool MEAN, int FOURS> GB_KERNEL GB_BOUNDS(512, 1) gb_norm_r
         const int64_t i = first + j * 128 * WARPS;
         const float4 zero = make_float4(0, 0, 0, 0);
         in[j] = i < n;
-        x[j] = in[j] ? gb_norm_load(gb_at(q.x, at), i) : zero;
-        w[j] = in[j] && q.w.p != NULL ? gb_norm_load(q.w.p, i) : make_float4(1, 1, 1, 1);
-        b[j] = in[j] && q.b.p != NULL ? gb_norm_load(q.b.p, i) : zero;
+        x[j] = in[j] ? gb_load_floats(gb_at(q.x, at), i) : zero;
+        w[j] = in[j] && q.w.p != NULL ? gb_load_floats(q.w.p, i) : make_float4(1, 1, 1, 1);
+        b[j] = in[j] && q.b.p != NULL ? gb_load_floats(q.b.p, i) : zero;
     }
     const float scale = gb_norm_of<WARPS, MEAN, FOURS>(x, in, n, q.eps, d, sums);
     if (row >= q.rows) {
@@ -166,16 +158,14 @@ template <int WARPS, bool MEAN, int FOURS> GB_KERNEL GB_BOUNDS(512, 1) gb_norm_r
             continue;
         }
         float4 v = make_float4(d[j].x * scale, d[j].y * scale, d[j].z * scale, d[j].w * scale);
-        if (q.y.p != NULL) {
-            gb_norm_store(q.y, at, i, v);
-        }
+        gb_store_floats(q.y, at, i, v);
         v = make_float4(v.x * w[j].x, v.y * w[j].y, v.z * w[j].z, v.w * w[j].w);
-        if (q.w.p != NULL && q.z.p != NULL) {
-            gb_norm_store(q.z, at, i, v);
+        if (q.w.p != NULL) {
+            gb_store_floats(q.z, at, i, v);
         }
         if (q.b.p != NULL) {
             v = make_float4(v.x + b[j].x, v.y + b[j].y, v.z + b[j].z, v.w + b[j].w);
-            gb_norm_store(q.s, at, i, v);
+            gb_store_floats(q.s, at, i, v);
         }
         copy[i / 4] = v;
     }

@@ -29,6 +29,9 @@ GB_DEVICE float gb_edited(const gb_soft_max_args & q, float v, int64_t i1, int64
     return q.causal && i > q.last + i1 ? -INFINITY : v * q.factor;
 }
 
+// Index i, below 2^31, of a tensor that repeats along an axis of n. Divisions of 64 bits are slow on devices.
+GB_DEVICE int64_t gb_repeated(int64_t i, int64_t n) { return i < n ? i : (int64_t) ((uint32_t) i % (uint32_t) n); }
+
 // What all threads of a row know about it.
 struct gb_soft_max_row_of {
     gb_index at;
@@ -38,9 +41,11 @@ struct gb_soft_max_row_of {
 
 GB_DEVICE gb_soft_max_row_of gb_soft_max_row_at(const gb_soft_max_args & q, int64_t row) {
     gb_soft_max_row_of r;
-    r.at = gb_unravel_row<uint64_t>((uint64_t) gb_min(row, q.rows - 1), q.x.ne);
+    r.at = gb_unravel_row<uint32_t>((uint32_t) gb_min(row, q.rows - 1), q.x.ne);
     const int64_t * i = r.at.i;
-    r.mask = q.mask.p != NULL ? gb_at(q.mask, 0, i[1] % q.mask.ne[1], i[2] % q.mask.ne[2], i[3] % q.mask.ne[3]) : NULL;
+    r.mask = q.mask.p != NULL ? gb_at(q.mask, 0, gb_repeated(i[1], q.mask.ne[1]), gb_repeated(i[2], q.mask.ne[2]),
+                                    gb_repeated(i[3], q.mask.ne[3]))
+                              : NULL;
     r.slope = q.bias_max > 0 ? gb_alibi_slope(i[2], q.floor_heads, q.bias_max) : 1;
     r.sink = q.sinks.p != NULL ? gb_get(GGML_TYPE_F32, q.sinks.p + i[2] * q.sinks.nb[0]) : -INFINITY;
     return r;
@@ -83,13 +88,6 @@ GB_DEVICE float gb_row_scores(const gb_soft_max_args & q, const float4 (&x)[FOUR
     return fmaxf(gb_row_max<WARPS>(max, shared), sink * down * down);
 }
 
-// Stores four elements, if the result is stored at all.
-GB_DEVICE void gb_store_four(const gb_view & to, const gb_index & at, int64_t i, float4 v) {
-    if (to.p != NULL) {
-        gb_put_four(GGML_TYPE_F32, gb_at(to, at) + i * (int64_t) sizeof(float), v);
-    }
-}
-
 // n is a multiple of 4, at most 128 WARPS FOURS.
 template <int WARPS, int MASK, int FOURS> GB_KERNEL GB_BOUNDS(512, 1) gb_soft_max_row(gb_soft_max_args q) {
     gb_wait_for_earlier();
@@ -103,7 +101,7 @@ template <int WARPS, int MASK, int FOURS> GB_KERNEL GB_BOUNDS(512, 1) gb_soft_ma
         const int64_t i = first + j * 128 * WARPS;
         const float4 zero = make_float4(0, 0, 0, 0);
         in[j] = i < n;
-        given[j] = in[j] ? gb_get_four(GGML_TYPE_F32, gb_at(q.x, r.at) + i * (int64_t) sizeof(float)) : zero;
+        given[j] = in[j] ? gb_load_floats(gb_at(q.x, r.at), i) : zero;
         m[j] =
             in[j] && MASK != GGML_TYPE_COUNT ? gb_get_four(MASK, r.mask + i * (MASK == GGML_TYPE_F32 ? 4 : 2)) : zero;
     }
@@ -140,10 +138,10 @@ template <int WARPS, int MASK, int FOURS> GB_KERNEL GB_BOUNDS(512, 1) gb_soft_ma
         if (q.edited) {
             const float4 v = given[j];
             const float f = q.factor;
-            gb_store_four(q.scaled, r.at, i, make_float4(v.x * f, v.y * f, v.z * f, v.w * f));
-            gb_store_four(q.masked, r.at, i, x[j]);
+            gb_store_floats(q.scaled, r.at, i, make_float4(v.x * f, v.y * f, v.z * f, v.w * f));
+            gb_store_floats(q.masked, r.at, i, x[j]);
         }
-        gb_store_four(q.y, r.at, i,
+        gb_store_floats(q.y, r.at, i,
             max == -INFINITY ? make_float4(sum, sum, sum, sum)
                              : make_float4(s[j].x * factor, s[j].y * factor, s[j].z * factor, s[j].w * factor));
     }

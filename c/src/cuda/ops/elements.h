@@ -148,4 +148,23 @@ static inline bool gb_is_apart_or_same(const ggml_tensor * earlier, const ggml_t
         : (n) <= 2048 ? GB_LAUNCH((kernel<4>), (unsigned) (rows), 4 * GB_WARP, 0, q, __VA_ARGS__)                    \
                       : GB_LAUNCH((kernel<16>), (unsigned) (rows), 16 * GB_WARP, 0, q, __VA_ARGS__))
 
+// True if four adjacent elements of a type can be read or written at once. p NULL: there is nothing to read.
+static inline bool gb_has_fours(const gb_view & v, enum ggml_type type) {
+    const int64_t size = (int64_t) ggml_type_size(type);
+    const uintptr_t places = (uintptr_t) v.p | (uintptr_t) v.nb[1] | (uintptr_t) v.nb[2] | (uintptr_t) v.nb[3];
+    return v.p == NULL || (v.type == type && v.nb[0] == size && places % (uintptr_t) (4 * size) == 0);
+}
+
+// Launches a kernel that keeps a row in registers: n is a multiple of 4, at most GB_FOURS_MOST.
+// launch<WARPS, FOURS>(blocks, threads, ...) launches it for rows of at most 128 WARPS FOURS elements.
+// Eight rows of one warp share a block.
+enum { GB_FOURS_MOST = 8192 };
+#define GB_FOURS_LAUNCH(launch, n, rows, ...)                                                        \
+    ((n) <= 128       ? launch<1, 1>((unsigned) gb_cuda_ceil_div(rows, 8), 8 * GB_WARP, __VA_ARGS__) \
+        : (n) <= 512  ? launch<4, 1>((unsigned) (rows), 4 * GB_WARP, __VA_ARGS__)                    \
+        : (n) <= 1024 ? launch<8, 1>((unsigned) (rows), 8 * GB_WARP, __VA_ARGS__)                    \
+        : (n) <= 2048 ? launch<16, 1>((unsigned) (rows), 16 * GB_WARP, __VA_ARGS__)                  \
+        : (n) <= 4096 ? launch<16, 2>((unsigned) (rows), 16 * GB_WARP, __VA_ARGS__)                  \
+                      : launch<16, 4>((unsigned) (rows), 16 * GB_WARP, __VA_ARGS__))
+
 #endif // GB_CUDA_OPS_ELEMENTS_H

@@ -64,33 +64,21 @@ static cudaError_t launch_any(const gb_norm_args & q, bool mean, unsigned blocks
 }
 
 template <int WARPS, int FOURS>
-static cudaError_t launch_row(const gb_norm_args & q, bool mean, unsigned blocks, const gb_queue & queue) {
-    const int threads = WARPS == 1 ? 8 * GB_WARP : WARPS * GB_WARP;
+static cudaError_t launch_row(unsigned blocks, int threads, const gb_norm_args & q, bool mean, const gb_queue & queue) {
     return mean ? GB_LAUNCH((gb_norm_row<WARPS, true, FOURS>), blocks, threads, 0, queue, q)
                 : GB_LAUNCH((gb_norm_row<WARPS, false, FOURS>), blocks, threads, 0, queue, q);
 }
 
-static bool has_fours(const gb_view & v) {
-    return v.p == NULL ||
-           (v.type == GGML_TYPE_F32 && v.nb[0] == (int64_t) sizeof(float) &&
-               ((uintptr_t) v.p | (uintptr_t) v.nb[1] | (uintptr_t) v.nb[2] | (uintptr_t) v.nb[3]) % 16 == 0);
-}
-
 static cudaError_t launch(const gb_norm_args & q, bool mean, const gb_queue & queue) {
-    enum { MOST = 8192 };
     const int64_t n = q.x.ne[0];
     const unsigned rows = (unsigned) q.rows, blocks = (unsigned) gb_cuda_ceil_div(q.rows, 8);
-    const bool fours = n % 4 == 0 && n <= MOST && has_fours(q.x) && has_fours(q.y) && has_fours(q.z) &&
-                       has_fours(q.w) && has_fours(q.b) && has_fours(q.s);
-    if (!fours) {
-        return n <= 256 ? launch_any<1>(q, mean, blocks, queue) : launch_any<16>(q, mean, rows, queue);
+    bool fours = n % 4 == 0 && n <= GB_FOURS_MOST;
+    for (const gb_view * v : { &q.x, &q.y, &q.z, &q.w, &q.b, &q.s }) {
+        fours = fours && gb_has_fours(*v, GGML_TYPE_F32);
     }
-    return n <= 128    ? launch_row<1, 1>(q, mean, blocks, queue)
-           : n <= 512  ? launch_row<4, 1>(q, mean, rows, queue)
-           : n <= 1024 ? launch_row<8, 1>(q, mean, rows, queue)
-           : n <= 2048 ? launch_row<16, 1>(q, mean, rows, queue)
-           : n <= 4096 ? launch_row<16, 2>(q, mean, rows, queue)
-                       : launch_row<16, 4>(q, mean, rows, queue);
+    return fours      ? GB_FOURS_LAUNCH(launch_row, n, q.rows, q, mean, queue)
+           : n <= 256 ? launch_any<1>(q, mean, blocks, queue)
+                      : launch_any<16>(q, mean, rows, queue);
 }
 
 static gb_norm_args args_of(const ggml_tensor * dst) {

@@ -65,39 +65,22 @@ template <int WARPS> GB_KERNEL GB_BOUNDS(512, 1) gb_soft_max_rows(gb_soft_max_ar
 }
 
 template <int WARPS, int FOURS>
-static cudaError_t launch_row(const gb_soft_max_args & q, unsigned blocks, const gb_queue & queue) {
-    const int threads = WARPS == 1 ? 8 * GB_WARP : WARPS * GB_WARP;
+static cudaError_t launch_row(unsigned blocks, int threads, const gb_soft_max_args & q, const gb_queue & queue) {
     return q.mask.p == NULL ? GB_LAUNCH((gb_soft_max_row<WARPS, GGML_TYPE_COUNT, FOURS>), blocks, threads, 0, queue, q)
            : q.mask.type == GGML_TYPE_F32
                ? GB_LAUNCH((gb_soft_max_row<WARPS, GGML_TYPE_F32, FOURS>), blocks, threads, 0, queue, q)
                : GB_LAUNCH((gb_soft_max_row<WARPS, GGML_TYPE_F16, FOURS>), blocks, threads, 0, queue, q);
 }
 
-// True if four adjacent elements of a type can be read at once. p NULL: there is nothing to read.
-static bool has_fours(const gb_view & v, enum ggml_type type) {
-    const int64_t size = type == GGML_TYPE_F32 ? 4 : 2;
-    return v.p == NULL || (v.type == type && v.nb[0] == size &&
-                              ((uintptr_t) v.p | (uintptr_t) v.nb[1] | (uintptr_t) v.nb[2] | (uintptr_t) v.nb[3]) %
-                                      (uintptr_t) (4 * size) ==
-                                  0);
-}
-
 static cudaError_t launch(const gb_soft_max_args & q, const gb_queue & queue) {
-    enum { MOST = 8192 };
     const int64_t n = q.x.ne[0];
-    const unsigned rows = (unsigned) q.rows, blocks = (unsigned) gb_cuda_ceil_div(q.rows, 8);
-    const bool fours = n % 4 == 0 && n <= MOST && has_fours(q.x, GGML_TYPE_F32) && has_fours(q.y, GGML_TYPE_F32) &&
-                       has_fours(q.scaled, GGML_TYPE_F32) && has_fours(q.masked, GGML_TYPE_F32) &&
-                       (has_fours(q.mask, GGML_TYPE_F32) || has_fours(q.mask, GGML_TYPE_F16));
-    if (!fours) {
-        return GB_ROW_LAUNCH(gb_soft_max_rows, n, q.rows, queue, q);
+    bool fours = n % 4 == 0 && n <= GB_FOURS_MOST;
+    for (const gb_view * v : { &q.x, &q.y, &q.scaled, &q.masked }) {
+        fours = fours && gb_has_fours(*v, GGML_TYPE_F32);
     }
-    return n <= 128    ? launch_row<1, 1>(q, blocks, queue)
-           : n <= 512  ? launch_row<4, 1>(q, rows, queue)
-           : n <= 1024 ? launch_row<8, 1>(q, rows, queue)
-           : n <= 2048 ? launch_row<16, 1>(q, rows, queue)
-           : n <= 4096 ? launch_row<16, 2>(q, rows, queue)
-                       : launch_row<16, 4>(q, rows, queue);
+    return fours && (gb_has_fours(q.mask, GGML_TYPE_F32) || gb_has_fours(q.mask, GGML_TYPE_F16))
+               ? GB_FOURS_LAUNCH(launch_row, n, q.rows, q, queue)
+               : GB_ROW_LAUNCH(gb_soft_max_rows, n, q.rows, queue, q);
 }
 
 static gb_soft_max_args args_of(const ggml_tensor * dst) {
