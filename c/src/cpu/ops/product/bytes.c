@@ -115,19 +115,23 @@ void gb_bytes_quantize_rows(const struct gb_cpu_call * call, const struct gb_gem
 
 enum { PREFETCH_AHEAD = 4096 }; // bytes
 
-// Points the product of n rows at term k0. row: the first of the quantized rows, of k terms.
-static void point_at(struct gb_dot_q8 * p, int64_t k, int n, int kind, const char * row, int64_t k0, const int8_t ** q,
-    const float ** dx, const float ** s) {
+// Term k0 of each row, for dot_q8.
+struct places {
+    const int8_t * q[GB_BYTE_DOTS_ROWS];
+    const float *dx[GB_BYTE_DOTS_ROWS], *s[GB_BYTE_DOTS_ROWS];
+};
+
+// row: the first of n quantized rows of k terms
+static struct places places_at(int64_t k, int kind, int n, const char * row, int64_t k0) {
     const size_t size = gb_bytes_row_size(k, kind);
+    struct places p = { .q = { NULL } };
     for (int r = 0; r < n; r++) {
         const char * const x = row + (size_t) r * size;
-        q[r] = (const int8_t *) x + k0;
-        dx[r] = (const float *) (x + k) + k0 / 32;
-        s[r] = (const float *) (x + k) + k / 32 + k0 / gb_bytes_group(kind);
+        p.q[r] = (const int8_t *) x + k0;
+        p.dx[r] = (const float *) (x + k) + k0 / 32;
+        p.s[r] = (const float *) (x + k) + k / 32 + k0 / gb_bytes_group(kind);
     }
-    p->q = q;
-    p->dx = dx;
-    p->s = s;
+    return p;
 }
 
 // Adds the products with a column that is unpacked first, a part at a time.
@@ -138,25 +142,31 @@ static void dots_unpacked(const struct gb_kernels * kernels, const struct gb_unp
     for (int64_t k0 = 0; k0 < k; k0 += GB_UNPACK_MAX) {
         const int64_t terms = GB_MIN(k - k0, GB_UNPACK_MAX);
         const size_t bytes = (size_t) (terms / ggml_blck_size(type)) * ggml_type_size(type);
-        struct gb_dot_q8 part = { .k = terms, .kind = unpack->kind, .n = n, .y = y, .u = u, .d = d, .m = m };
-        const int8_t * q[GB_BYTE_DOTS_ROWS];
-        const float *dx[GB_BYTE_DOTS_ROWS], *s[GB_BYTE_DOTS_ROWS];
+        const struct places at = places_at(k, unpack->kind, n, row, k0);
         gb_prefetch(w + PREFETCH_AHEAD, bytes); // of the next columns, unless this is the last one
         unpack->fn(terms, u, d, m, w);
         w += bytes;
-        point_at(&part, k, n, unpack->kind, row, k0, q, dx, s);
-        kernels->dot_q8(&part);
+        kernels->dot_q8(&(struct gb_dot_q8){
+            .k = terms,
+            .kind = unpack->kind,
+            .n = n,
+            .y = y,
+            .u = u,
+            .d = d,
+            .m = m,
+            .q = at.q,
+            .dx = at.dx,
+            .s = at.s,
+        });
     }
 }
 
 void gb_bytes_dots(const struct gb_kernels * kernels, const struct gb_unpack * unpack, enum ggml_type type, int64_t k,
     const char * w, int n, const char * row, float * const * dst, int64_t j) {
+    const struct places at = places_at(k, unpack->kind, n, row, 0);
     float y[GB_BYTE_DOTS_ROWS] = { 0 };
-    struct gb_dot_q8 all = { .k = k, .kind = unpack->kind, .n = n, .y = y };
-    const int8_t * q[GB_BYTE_DOTS_ROWS];
-    const float *dx[GB_BYTE_DOTS_ROWS], *s[GB_BYTE_DOTS_ROWS];
-    point_at(&all, k, n, unpack->kind, row, 0, q, dx, s);
-    if (!kernels->dot_column_q8((int) type, &all, w)) {
+    const struct gb_dot_q8 whole = { .k = k, .kind = unpack->kind, .n = n, .y = y, .q = at.q, .dx = at.dx, .s = at.s };
+    if (!kernels->dot_column_q8((int) type, &whole, w)) {
         dots_unpacked(kernels, unpack, type, k, w, n, row, y);
     }
     for (int r = 0; r < n; r++) {
