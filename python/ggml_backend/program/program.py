@@ -91,6 +91,7 @@ class Step:
     """The graph of a network of fixed sizes.
 
     missing: nodes that another library computes; without_rule: their results
+    values: all values by name; those of constants have no tensor
     states: tensors of the states by name, which the graph reads and writes. Without them, states are inputs.
     """
 
@@ -104,13 +105,14 @@ class Step:
         self._weights, self._fallback = weights, fallback
         self._seen: set[Any] = set()
         self.inputs: dict[str, Tensor] = {}
+        self.values: dict[str, Val] = {}
         self.outputs: dict[str, Val] = {}
         self.states: dict[str, Tensor] = {name: states[name] for name in network.states} if states else {}
         with self.context.as_default():
             self._translate(network)
 
     def _translate(self, network: Network) -> None:
-        build, values = Build(self.context, self._weights), dict[str, Val]()
+        build, values = Build(self.context, self._weights), self.values
         readers = network.readers()
         build.used = {name for name, n in readers.items() if n}
         build.replaced = {name: network.states[name] for name in self.states if readers[name] == 1}

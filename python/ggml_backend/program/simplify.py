@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from .network import Argument, Network, Node, Ref, Value
+from .patterns import fuse
 
 __all__ = ["Folded", "simplify"]
 
@@ -21,12 +22,13 @@ _NORMS = ("_native_batch_norm_legit_no_training", "batch_norm")
 
 
 def simplify(network: Network, folded: Folded) -> None:
-    """Folds batch norms and padding with zeros into convolutions.
+    """Folds batch norms and padding with zeros into convolutions, and fuses groups of nodes.
 
     folded: what other networks of the same model have folded; they share the arrays
     """
     _fold_batch_norms(network, folded)
     _fold_pads(network)
+    fuse(network)
 
 
 def _fold_batch_norms(network: Network, folded: Folded) -> None:

@@ -24,8 +24,9 @@ from .compiled import Program, compile, explain
 from .dynamo import CompiledGraph, compiled_graphs
 from .packed import PackedTensor, embedding, linear, pack, pack_
 from .pretrained import from_gguf
+from .verified import Comparison, Verification, verify
 
 __all__ = [
-    "CachedModel", "CompiledGraph", "PackedTensor", "Program", "compile", "compiled_graphs", "embedding", "explain",
-    "from_gguf", "linear", "pack", "pack_", "with_cache",
+    "CachedModel", "Comparison", "CompiledGraph", "PackedTensor", "Program", "Verification", "compile",
+    "compiled_graphs", "embedding", "explain", "from_gguf", "linear", "pack", "pack_", "verify", "with_cache",
 ]  # fmt: skip

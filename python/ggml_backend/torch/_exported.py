@@ -46,7 +46,7 @@ class Exported(Variant):
     """A network, and what its nodes are in PyTorch. Inputs and results are those of the flattened call.
 
     structure: of the result
-    targets: the operators of nodes, by their first result
+    targets: the operators of nodes by name
     strict: refuse nodes without a rule
     changed: positions of the arguments that the model changes. The first results are their new values.
     buffers: names of the buffers that the model changes, by the value of the network that is their state
@@ -75,7 +75,7 @@ class Exported(Variant):
                 return [given(item) for item in argument]
             return argument
 
-        target = self.targets[node.results[0]]
+        target = self.targets[node.op]
         named = {name: given(value) for name, value in node.arguments.items()}
         for parameter in target._schema.arguments:
             if isinstance(named.get(parameter.name), str) and "ScalarType" in str(parameter.real_type):
@@ -433,7 +433,7 @@ class _Reader:
         paths = [entry[0] for entry in stack.values()]
         module = _module_name(paths[-1]) if paths else ""
         self.network.nodes.append(Node(name, arguments, tuple(names), module))
-        self.targets[names[0]] = node.target
+        self.targets[name] = node.target
 
     def _argument(self, argument: Any) -> Argument:
         if isinstance(argument, torch.fx.Node):

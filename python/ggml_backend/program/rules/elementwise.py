@@ -45,6 +45,12 @@ def gelu(b: Build, self: Val, approximate: str = "none") -> Tensor:
     return (ops.gelu if approximate == "tanh" else ops.gelu_erf)(b.dense(self))
 
 
+@rule("ggml_backend.glu")
+def glu(b: Build, self: Val, other: Val | None = None, op: Any = "swiglu", swapped: bool = False) -> Tensor:
+    """A gated unit, which ``patterns.py`` finds."""
+    return ops.glu(b.dense(self), None if other is None else b.dense(other), op, swapped=swapped)
+
+
 @rule("erf")
 def erf(b: Build, self: Val) -> Tensor:
     """From GELU, which is x (1 + erf(x / sqrt 2)) / 2. Beyond 5, erf is 1 in float32."""

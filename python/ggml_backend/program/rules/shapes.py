@@ -146,7 +146,8 @@ def roll(b: Build, self: Val, shifts: Sequence[int], dims: Sequence[int] = ()) -
         return ops.roll(b.dense(self).reshape(-1), shifts[0], 0)
     t = b.tensor(self)
     for shift, dim in zip(shifts, dims, strict=True):
-        t = ops.roll(t.reshape(*around(self.shape, self.axis(dim))), shift, 1)
+        axis = self.axis(dim)
+        t = ops.roll(t, shift, axis) if self.ndim <= 4 else ops.roll(t.reshape(*around(self.shape, axis)), shift, 1)
     return t
 
 

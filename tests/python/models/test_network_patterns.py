@@ -1,0 +1,304 @@
+"""Groups of nodes that become one: the same results with fewer nodes, and only where the group computes just that."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+import ggml_backend as gb
+from ggml_backend.program.build import Weights
+from ggml_backend.program.network import Network, Node, Ref, Value
+from ggml_backend.program.program import Engine, Step
+from ggml_backend.program.simplify import simplify
+
+EPS = 1e-6
+
+
+class Writer:
+    """Writes a network with random inputs and weights."""
+
+    def __init__(self, seed, flipped=False):
+        self.network, self.arrays = Network(), {}
+        self.random, self.flipped = np.random.default_rng(seed), flipped
+
+    def input(self, *shape):
+        name = f"input{len(self.arrays)}"
+        self.arrays[name] = self.random.standard_normal(shape, np.float32)
+        self.network.inputs.append(name)
+        self.network.values[name] = Value(shape, "float32")
+        return Ref(name)
+
+    def weight(self, *shape):
+        name = f"weight{len(self.network.arrays)}"
+        self.network.arrays[name] = self.random.standard_normal(shape, np.float32)
+        self.network.values[name] = Value(shape, "float32")
+        self.network.weights.add(name)
+        return Ref(name)
+
+    def shape(self, value):
+        return self.network.values[value.name].shape
+
+    def node(writer, op, /, *shape, **arguments):
+        name = f"value{len(writer.network.nodes)}"
+        writer.network.values[name] = Value(shape, "float32")
+        writer.network.nodes.append(Node(op, arguments, (name,), "layer"))
+        return Ref(name)
+
+    def both(self, op, a, b, **more):
+        """Arithmetic; mul and add with their operands in either order."""
+        if self.flipped and op in ("mul", "add") and isinstance(b, Ref):
+            a, b = b, a
+        shape = np.broadcast_shapes(self.shape(a), self.shape(b) if isinstance(b, Ref) else ())
+        return self.node(f"{op}.Tensor", *shape, self=a, other=b, **more)
+
+    def one(self, op, x, **more):
+        return self.node(op, *self.shape(x), self=x, **more)
+
+    def mean(self, x, axis=-1):
+        shape = [1 if i == axis % len(self.shape(x)) else n for i, n in enumerate(self.shape(x))]
+        return self.node("mean.dim", *shape, self=x, dim=[axis], keepdim=True)
+
+    def slice(self, x, begin, end):
+        shape = self.shape(x)
+        n = min(end, shape[-1]) - begin
+        return self.node("slice.Tensor", *shape[:-1], n, self=x, dim=len(shape) - 1, start=begin, end=end)
+
+
+def results(writer, outputs):
+    """The outputs of the network as it is and of the simplified one, and the operators of this."""
+    engine = Engine([gb.Backend("CPU", n_threads=2)], {})
+    network = writer.network
+    network.outputs = [value.name for value in outputs]
+    weights = Weights(engine.backends[0], {})
+    plain = Step(network.at({}), weights, None)
+    weights.place()
+    simplified = network.at({})
+    simplify(simplified, {})
+    simplified.check()
+    ops = [node.op for node in simplified.nodes]
+    found = engine.run(engine.step(simplified, "test"), writer.arrays)
+    return engine.run(plain, writer.arrays), found, ops
+
+
+def check(writer, outputs, expected, bound=2e-6):
+    plain, found, ops = results(writer, outputs)
+    assert plain.keys() == found.keys()
+    for name in plain:
+        largest = np.abs(plain[name]).max(initial=1e-30)
+        assert np.abs(plain[name] - found[name]).max(initial=0) <= bound * largest
+    assert sorted(ops) == sorted(expected)
+
+
+def mean_square(w, x, eps=EPS, exponent=2, axis=-1):
+    return w.both("add", w.mean(w.one("pow.Tensor_Scalar", x, exponent=exponent), axis), eps)
+
+
+SHAPES = [(1, 1), (3, 5), (2, 7, 64), (1, 1, 1, 33), (2, 3, 4, 96)]
+FORMS = {
+    "rsqrt": lambda w, x, m: w.both("mul", x, w.one("rsqrt", m)),
+    "sqrt": lambda w, x, m: w.both("div", x, w.one("sqrt", m)),
+    "reciprocal": lambda w, x, m: w.both("mul", x, w.one("reciprocal", w.one("sqrt", m))),
+}
+
+
+@pytest.mark.parametrize("flipped", [False, True])
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("shape", SHAPES)
+def test_rms_norms(shape, form, flipped):
+    w = Writer(1, flipped)
+    x = w.input(*shape)
+    y = FORMS[form](w, x, mean_square(w, x))
+    check(w, [w.both("mul", y, w.weight(shape[-1]))], ["rms_norm"])
+
+
+@pytest.mark.parametrize("flipped", [False, True])
+@pytest.mark.parametrize("shape", SHAPES[1:])
+def test_layer_norms(shape, flipped):
+    w = Writer(2, flipped)
+    x = w.input(*shape)
+    centred = w.both("sub", x, w.mean(x))
+    y = w.both("div", centred, w.one("sqrt", mean_square(w, centred)))
+    check(w, [w.both("add", w.both("mul", y, w.weight(shape[-1])), w.weight(shape[-1]))], ["layer_norm"], 1e-5)
+
+
+def tanh_form(w, x):
+    cube = w.both("mul", w.one("pow.Tensor_Scalar", x, exponent=3.0), 0.044715)
+    return w.both("add", w.one("tanh", w.both("mul", w.both("add", x, cube), math.sqrt(2 / math.pi))), 1.0)
+
+
+def erf_form(w, x):
+    return w.both("add", w.one("erf", w.both("div", x, math.sqrt(2))), 1.0)
+
+
+GELUS = {"tanh": tanh_form, "erf": erf_form}
+
+
+@pytest.mark.parametrize("flipped", [False, True])
+@pytest.mark.parametrize("half_first", [False, True])
+@pytest.mark.parametrize("form", GELUS)
+def test_gelu(form, half_first, flipped):
+    w = Writer(3, flipped)
+    x = w.input(5, 40)
+    if half_first:
+        y = w.both("mul", w.both("mul", x, 0.5), GELUS[form](w, x))
+    else:
+        y = w.both("mul", w.both("mul", x, GELUS[form](w, x)), 0.5)
+    check(w, [y], ["gelu"], 1e-5)
+
+
+@pytest.mark.parametrize("flipped", [False, True])
+@pytest.mark.parametrize(
+    ("op", "arguments"), [("silu", {}), ("relu", {}), ("gelu", {}), ("gelu", {"approximate": "tanh"})]
+)
+def test_gated_units(op, arguments, flipped):
+    w = Writer(4, flipped)
+    a, b = w.input(3, 7), w.input(3, 7)
+    check(w, [w.both("mul", w.one(op, a, **arguments), b)], ["ggml_backend.glu"], 1e-5)
+
+
+@pytest.mark.parametrize("gate", [0, 1])
+def test_gated_units_of_one_value_need_no_split(gate):
+    w = Writer(5)
+    x = w.input(2, 3, 10)
+    w.network.values |= {"half0": Value((2, 3, 5), "float32"), "half1": Value((2, 3, 5), "float32")}
+    w.network.nodes.append(Node("split.Tensor", {"self": x, "split_size": 5, "dim": -1}, ("half0", "half1"), ""))
+    halves = Ref("half0"), Ref("half1")
+    check(w, [w.both("mul", w.one("silu", halves[gate]), halves[1 - gate])], ["ggml_backend.glu"])
+
+
+def rotated(w, x, cos, sin, half=None, last=None):
+    n = w.shape(x)[-1]
+    half = n // 2 if half is None else half
+    parts = [w.one("neg", w.slice(x, half, 2**63 - 1 if last is None else last)), w.slice(x, 0, half)]
+    turned = w.node("cat", *w.shape(x), tensors=parts, dim=-1)
+    return w.both("add", w.both("mul", x, cos), w.both("mul", turned, sin))
+
+
+@pytest.mark.parametrize("constant", [False, True])
+@pytest.mark.parametrize("flipped", [False, True])
+def test_rotations_share_their_angles(flipped, constant):
+    w = Writer(6, flipped)
+    x, y = w.input(2, 4, 5, 16), w.input(2, 2, 5, 16)
+    cos, sin = (w.weight(1, 5, 16) if constant else w.input(2, 1, 5, 16) for _ in range(2))
+    outputs = [rotated(w, x, cos, sin), rotated(w, y, cos, sin)]
+    plain, found, ops = results(w, outputs)
+    assert sorted(ops) == sorted(["mul.Tensor", "roll", "mul.Tensor", "add.Tensor"] * 2 + ["mul.Tensor"])
+    for name in plain:
+        assert np.abs(plain[name] - found[name]).max() < 1e-6
+
+
+@pytest.mark.parametrize(("heads", "kv"), [(4, 2), (6, 1), (8, 8)])
+@pytest.mark.parametrize("masked", [False, True])
+def test_attention_finds_the_keys_of_a_group_of_heads(heads, kv, masked):
+    w = Writer(7)
+    b, t, d, r = 2, 5, 8, heads // kv
+    query, mask = w.input(b, heads, t, d), w.input(1, 1, t, t)
+
+    def repeated(x):
+        x = w.node("unsqueeze", b, kv, 1, t, d, self=x, dim=2)
+        x = w.node("expand", b, kv, r, t, d, self=x, size=[b, kv, r, t, d])
+        return w.node("_unsafe_view", b, heads, t, d, self=w.one("clone", x), size=[b, heads, t, d])
+
+    more = {"attn_mask": mask} if masked else {"is_causal": True}
+    key, value = (repeated(w.input(b, kv, t, d)) for _ in range(2))
+    y = w.node("scaled_dot_product_attention", b, heads, t, d, query=query, key=key, value=value, scale=0.3, **more)
+    check(w, [y], ["scaled_dot_product_attention"], 1e-5)
+
+
+def norm_and_square(w):
+    """Another reader needs the square, too."""
+    x = w.input(3, 8)
+    square = w.one("pow.Tensor_Scalar", x, exponent=2)
+    return [w.both("mul", x, w.one("rsqrt", w.both("add", w.mean(square), EPS))), square]
+
+
+def activation_with_two_readers(w):
+    a, b = w.input(3, 8), w.input(3, 8)
+    act = w.one("silu", a)
+    return [w.both("mul", act, b), w.both("add", act, b)]
+
+
+def other_input(w):
+    x, y = w.input(3, 8), w.input(3, 8)
+    return [w.both("mul", y, w.one("rsqrt", mean_square(w, x)))]
+
+
+def heads_of_other_axes(w):
+    """Whole groups are repeated, not single heads."""
+    b, kv, r, t, d = 2, 2, 3, 4, 8
+
+    def repeated(x):
+        x = w.node("unsqueeze", b, 1, kv, t, d, self=x, dim=1)
+        x = w.node("expand", b, r, kv, t, d, self=x, size=[b, r, kv, t, d])
+        return w.node("_unsafe_view", b, r * kv, t, d, self=w.one("clone", x), size=[b, r * kv, t, d])
+
+    query, key, value = w.input(b, r * kv, t, d), repeated(w.input(b, kv, t, d)), repeated(w.input(b, kv, t, d))
+    return [w.node("scaled_dot_product_attention", b, r * kv, t, d, query=query, key=key, value=value)]
+
+
+def broadcast_gate(w):
+    return [w.both("mul", w.one("silu", w.input(3, 8)), w.input(8))]
+
+
+def rotation_of_another_value(w):
+    x, y, sin = w.input(2, 8), w.input(2, 8), w.input(2, 8)
+    turned = w.node("cat", 2, 8, tensors=[w.one("neg", w.slice(x, 4, 8)), w.slice(y, 0, 4)], dim=-1)
+    return [w.both("add", w.both("mul", x, sin), w.both("mul", turned, sin))]
+
+
+NEAR = {
+    "the square has another reader": norm_and_square,
+    "the activation has another reader": activation_with_two_readers,
+    "another value is divided": other_input,
+    "the mean of another axis": lambda w: (lambda x: [w.both("mul", x, w.one("rsqrt", mean_square(w, x, axis=0)))])(
+        w.input(3, 8)
+    ),
+    "a cube": lambda w: (lambda x: [w.both("mul", x, w.one("rsqrt", mean_square(w, x, 3.0, exponent=4)))])(
+        w.input(3, 8)
+    ),
+    "an epsilon above 1": lambda w: (lambda x: [w.both("mul", x, w.one("rsqrt", mean_square(w, x, 2.0)))])(
+        w.input(3, 8)
+    ),
+    "alpha": lambda w: (lambda x: [w.both("add", x, w.one("silu", x), alpha=2)])(w.input(3, 8)),
+    "a gate that repeats": broadcast_gate,
+    "whole groups of heads": heads_of_other_axes,
+    "halves of two values": rotation_of_another_value,
+    "unequal parts": lambda w: [rotated(w, w.input(2, 8), w.input(2, 8), w.input(2, 8), half=3)],
+}
+
+
+@pytest.mark.parametrize("name", NEAR)
+@pytest.mark.parametrize("flipped", [False, True])
+def test_what_is_not_quite_a_pattern_stays(name, flipped):
+    w = Writer(8, flipped)
+    outputs = NEAR[name](w)
+    check(w, outputs, [node.op for node in w.network.nodes])
+
+
+def test_a_weight_of_another_shape_is_multiplied_behind_the_norm():
+    w = Writer(9)
+    x = w.input(3, 8)
+    y = FORMS["rsqrt"](w, x, mean_square(w, x))
+    check(w, [w.both("mul", y, w.weight(3, 8))], ["rms_norm", "mul.Tensor"])
+
+
+def test_networks_with_named_sizes_are_fused_once():
+    w = Writer(10)
+    x = w.input(2, 6, 8)
+    y = FORMS["rsqrt"](w, x, mean_square(w, x))
+    w.network.outputs = [w.both("mul", y, w.weight(8)).name]
+    data, arrays = w.network.to_json(), w.network.arrays
+    for value in data["values"].values():
+        value[0] = ["n" if size == 6 else size for size in value[0]]
+    data["sizes"] = {"n": [1, 64]}
+    named = Network.from_json(data, arrays)
+    simplify(named, {})
+    assert [node.op for node in named.nodes] == ["rms_norm"]
+    simplify(named, {})
+    engine = Engine([gb.Backend("CPU", n_threads=1)], {})
+    given = w.random.standard_normal((2, 9, 8), np.float32)
+    found = engine.run(engine.step(named.at({"n": 9}), "test"), {x.name: given})
+    expected = given / np.sqrt((given.astype(float) ** 2).mean(-1, keepdims=True) + EPS) * arrays["weight0"]
+    assert np.abs(found[named.outputs[0]] - expected).max() < 1e-5

@@ -1,0 +1,195 @@
+"""Programs beside PyTorch, value by value."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from ggml_backend.errors import InvalidArgumentError, UnsupportedError
+from ggml_backend.program import patterns
+from ggml_backend.program.network import Node
+
+pytest.importorskip("torch", reason="PyTorch is not installed; tools/check_torch.sh installs it")
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+import ggml_backend.torch as gbt
+from ggml_backend.torch import verified
+
+
+@pytest.fixture(autouse=True)
+def _seed():
+    torch.manual_seed(0)
+
+
+class Norm(nn.Module):
+    """As transformers writes it."""
+
+    def __init__(self, n):
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(n))
+
+    def forward(self, x):
+        x = x.to(torch.float32)
+        return self.weight * (x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-6))
+
+
+def turned(x):
+    half = x.shape[-1] // 2
+    return torch.cat((-x[..., half:], x[..., :half]), dim=-1)
+
+
+class Decoder(nn.Module):
+    """A layer in the style of a Llama: two heads of queries share one of keys."""
+
+    def __init__(self):
+        super().__init__()
+        self.norm, self.behind = Norm(32), Norm(32)
+        self.q, self.k, self.v, self.o = (nn.Linear(32, n, bias=False) for n in (32, 16, 16, 32))
+        self.gate, self.up, self.down = nn.Linear(32, 64), nn.Linear(32, 64), nn.Linear(64, 32)
+
+    def forward(self, x):
+        b, t, _ = x.shape
+        angles = torch.arange(t)[:, None] / 100 ** (torch.arange(4) / 4)
+        cos, sin = (f(torch.cat((angles, angles), -1)) for f in (torch.cos, torch.sin))
+        y = self.norm(x)
+        q, k, v = (linear(y).view(b, t, -1, 8).transpose(1, 2) for linear in (self.q, self.k, self.v))
+        q, k = (z * cos + turned(z) * sin for z in (q, k))
+        k, v = (z[:, :, None].expand(b, 2, 2, t, 8).reshape(b, 4, t, 8) for z in (k, v))
+        z = F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).reshape(b, t, 32)
+        x = x + self.o(z)
+        y = self.behind(x)
+        return x + self.down(F.silu(self.gate(y)) * self.up(y))
+
+
+class Convolutions(nn.Sequential):
+    def __init__(self):
+        norm = nn.BatchNorm2d(16)
+        norm.running_mean.normal_()
+        norm.running_var.uniform_(0.5, 2)
+        layers = nn.Conv2d(3, 16, 3, padding=1), norm, nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(16, 8, 1), nn.ReLU6()
+        super().__init__(*layers, nn.Flatten(), nn.Linear(8 * 64, 10))
+
+
+def test_a_decoder_agrees_with_pytorch_and_is_fused():
+    model, x = Decoder().eval(), torch.randn(2, 7, 32)
+    report = gbt.verify(model, (x,), tolerance=1e-5)
+    assert not report.failed
+    ops = [value.operator for value in report.values]
+    assert ops.count("rms_norm") == 2 and ops.count("ggml_backend.glu") == 1
+    assert "expand" not in ops and "cat" not in ops and "rsqrt" not in ops
+    program = gbt.compile(model, (x,))
+    found = [node.op for node in program.network.nodes]
+    assert found.count("roll") == 2 and len(found) < 40
+    assert (program(x) - model(x)).abs().max() < 1e-5
+
+
+def test_fused_steps_are_compared_as_the_program_computes_them():
+    report = gbt.verify(Convolutions().eval(), (torch.randn(2, 3, 16, 16),))
+    assert not report.failed and report.fusions["convolution"] == 2
+    assert [(v.module, v.operator) for v in report.values] == [
+        ("2", "relu"), ("3", "max_pool2d"), ("5", "hardtanh"), ("7", "linear"),
+    ]  # fmt: skip
+    assert "4 values compared" in str(report)
+    assert {v.device for v in report.values} == {"CPU"}
+
+
+def broken(change):
+    """The table of patterns in which a mistake was made."""
+
+    def wrong(make):
+        def made(graph, node, found):
+            nodes = make(graph, node, found)
+            return nodes and [*nodes[:-1], change(nodes[-1])]
+
+        return made
+
+    return tuple((pattern, wrong(make)) for pattern, make in patterns._PATTERNS)
+
+
+def with_arguments(op, /, **changes):
+    return lambda node: Node(op, {**node.arguments, **changes}, node.results, node.module) if node.op == op else node
+
+
+@pytest.mark.parametrize(
+    ("op", "changes"),
+    [
+        ("rms_norm", {"eps": 0.5}),
+        ("ggml_backend.glu", {"op": "geglu"}),
+        ("ggml_backend.glu", {"op": "reglu"}),
+        ("scaled_dot_product_attention", {"scale": 0.9}),
+        ("add.Tensor", {"alpha": 1.5}),
+    ],
+)
+def test_a_mistake_in_a_pattern_is_found_where_it_is(monkeypatch, op, changes):
+    monkeypatch.setattr(patterns, "_PATTERNS", broken(with_arguments(op, **changes)))
+    report = gbt.verify(Decoder().eval(), (torch.randn(2, 7, 32),))
+    assert report.failed
+    assert report.failed[0].operator == op
+    assert f"{len(report.failed)} values differ by more than 0.0001" in str(report)
+
+
+def test_quantized_weights_differ_by_their_format():
+    report = gbt.verify(Decoder().eval(), (torch.randn(2, 7, 32),), weights="q8_0")
+    assert report.failed and max(v.difference for v in report.values) < 0.1
+    assert not gbt.verify(Decoder().eval(), (torch.randn(2, 7, 32),), weights="q8_0", tolerance=0.1).failed
+
+
+def test_operators_without_a_rule_are_compared_too():
+    class Model(nn.Module):
+        def forward(self, x):
+            return torch.special.erfinv(x) * 2
+
+    report = gbt.verify(Model().eval(), (torch.rand(3, 5) / 2,))
+    assert [v.operator for v in report.values] == ["erfinv", "mul.Tensor"] and not report.failed
+
+
+def test_states_begin_with_the_values_of_the_model():
+    class Counter(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.register_buffer("total", torch.full((3,), 2.0))
+
+        def forward(self, x):
+            self.total.add_(x)
+            return self.total * 2
+
+    report = gbt.verify(Counter().eval(), (torch.ones(3),))
+    assert report.values and not report.failed
+
+
+def test_devices_that_record_splits():
+    model, x = Convolutions().eval(), torch.randn(2, 3, 16, 16)
+    report = gbt.verify(model, (x,), devices=["SIM", "CPU"])
+    assert report.values and not report.failed
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_nan_and_infinity_must_agree(value):
+    class Model(nn.Module):
+        def forward(self, x):
+            return x * 2 + 1
+
+    assert not gbt.verify(Model().eval(), (torch.tensor([1.0, value]),)).failed
+    ours, theirs = np.float32([1, 2]), np.float32([1, value])
+    assert verified._difference(ours, theirs) == math.inf and verified._difference(theirs, theirs) == 0
+
+
+@pytest.mark.parametrize("tolerance", [-1, math.nan, "1e-4", True, None])
+def test_bad_tolerances(tolerance):
+    with pytest.raises(InvalidArgumentError, match="tolerance must be a number of at least 0"):
+        gbt.verify(nn.Linear(2, 2).eval(), (torch.ones(1, 2),), tolerance=tolerance)
+
+
+def test_models_that_cannot_be_exported_raise_as_in_compile():
+    class Model(nn.Module):
+        def forward(self, x):
+            return x * 2 if x.sum() > 0 else x
+
+    with pytest.raises(UnsupportedError, match="verify: "):
+        gbt.verify(Model().eval(), (torch.ones(2),))
+    with pytest.raises(InvalidArgumentError, match="verify: the model is in training mode"):
+        gbt.verify(nn.Linear(2, 2), (torch.ones(1, 2),))
