@@ -104,8 +104,8 @@ test-c: build-c
 	@$(step) "tests of the C library" ctest --test-dir build/dev --output-on-failure -j $(JOBS)
 
 # A program outside the tree, against the installed library, static and shared.
-test-consumer:
-	@$(step) "programs that use the installed library" sh tests/consumer/run.sh build/consumer $(JOBS)
+test-consumer: build-c
+	@$(step) "programs that use the installed library" sh tests/consumer/run.sh build/consumer $(JOBS) build/dev
 
 # Processes of pytest, of two threads each. What is marked `alone` comes afterwards, by itself.
 workers = $$(( $(JOBS) > 4 ? $(JOBS) / 2 : $(JOBS) > 1 ? 2 : 0 ))

@@ -16,7 +16,7 @@ what() { # STEP: what it checks
     case $1 in
         space) echo "disk space of make test (at most 1.5 GB) and of the wheel (at most 4 MB)" ;;
         asan) echo "ctest under the address and undefined-behaviour sanitizers" ;;
-        damage) echo "tensors whose fields were overwritten: every damage of every operator, and random pairs" ;;
+        damage) echo "damaged tensors: every field of every operator, and random pairs; damaged program files" ;;
         tsan) echo "ctest under the thread sanitizer: pool, engine, simulated device, scheduler" ;;
         levels) echo "ctest at every kernel level that this processor has" ;;
         nehalem) echo "an x86-64 processor of 2008, emulated" ;;
@@ -188,6 +188,7 @@ case $name in
         else
             build asan --target test_damaged
             GGML_TEST_DAMAGE_ALL=1 GGML_TEST_DAMAGE=20000 build/asan/tests/c/test_damaged
+            GGML_TEST_DAMAGE=2000 "$py" -m pytest -q tests/python/models/test_saved_programs.py -k many_damaged_models
         fi
         ;;
     tsan)

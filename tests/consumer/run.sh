@@ -1,20 +1,24 @@
 #!/bin/sh
-# Installs the C library (static, then shared) into a private prefix; builds a program and a backend module against it
-# from outside the tree, and runs the program with the module. The same program by pkg-config, from a tree that was
-# moved, and against what a Debian package holds.
+# run.sh FOLDER JOBS BUILD: installs the C library into private prefixes: the static one that BUILD holds, and a shared
+# one that is built here. Builds a program and a backend module against each from outside the tree, and runs the program
+# with the module. The same program by pkg-config, from a tree that was moved, and against what a Debian package holds.
 set -eu
 dir=$1
 jobs=$2
+static=$3
 source=$(cd "$(dirname "$0")/../.." && pwd)
 rm -rf "$dir"
 mkdir -p "$dir"
 dir=$(cd "$dir" && pwd)
-for shared in OFF ON; do
-    kind=$([ $shared = ON ] && echo shared || echo static)
-    cmake -S "$source" -B "$dir/$kind" -DBUILD_SHARED_LIBS=$shared -DGGML_BACKEND_TESTS=OFF \
-        -DCMAKE_INSTALL_PREFIX="$dir/prefix-$kind" >"$dir/$kind.log"
-    cmake --build "$dir/$kind" -j "$jobs" >>"$dir/$kind.log" 2>&1 || { tail -n 50 "$dir/$kind.log"; exit 1; }
-    cmake --install "$dir/$kind" >>"$dir/$kind.log"
+for kind in static shared; do
+    if [ $kind = shared ]; then
+        built=$dir/shared
+        cmake -S "$source" -B "$built" -DBUILD_SHARED_LIBS=ON -DGGML_BACKEND_TESTS=OFF >"$dir/$kind.log"
+        cmake --build "$built" -j "$jobs" >>"$dir/$kind.log" 2>&1 || { tail -n 50 "$dir/$kind.log"; exit 1; }
+    else
+        built=$static
+    fi
+    cmake --install "$built" --prefix "$dir/prefix-$kind" >>"$dir/$kind.log"
     cp -r "$source/tests/consumer" "$dir/program-$kind"
     cmake -S "$dir/program-$kind" -B "$dir/program-$kind/build" \
         -DCMAKE_PREFIX_PATH="$dir/prefix-$kind" >>"$dir/$kind.log"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import os
 import random
 
 import numpy as np
@@ -287,8 +288,9 @@ def test_damaged_models_are_refused_or_run(tmp_path, name):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["BertModel", "GPT2LMHeadModel"])
-def test_thousands_of_damaged_models_are_refused_or_run(tmp_path, name):
-    assert damage_models(tmp_path, name, range(1000, 3000)) > 1000
+def test_many_damaged_models_are_refused_or_run(tmp_path, name):
+    n = int(os.environ.get("GGML_TEST_DAMAGE", "200"))  # make check-long: thousands
+    assert damage_models(tmp_path, name, range(1000, 1000 + n)) > n / 2
 
 
 def test_damaged_bytes_are_refused_or_run(tmp_path):
