@@ -268,7 +268,7 @@ def test_the_file_of_a_state_is_a_model_file(tmp_path: Path, cpu: gb.Backend, tr
 
 
 def test_damaged_files_change_nothing(tmp_path: Path, trained: Any) -> None:
-    _, sched, optimizer = trained
+    net, sched, optimizer = trained
     path = tmp_path / "s.gguf"
     optimizer.save(path)
     whole, before = path.read_bytes(), net.copies()
