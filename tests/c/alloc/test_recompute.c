@@ -12,7 +12,7 @@
 #include "ggml-backend.h"
 #include "test_alloc.h"
 
-enum { N_MAX = 9, NONE = GB_RECOMPUTE_NONE };
+enum { N_MAX = 9, UNIT = 16, NONE = GB_RECOMPUTE_NONE };
 
 struct instance {
     struct gb_recompute_node nodes[N_MAX];
@@ -282,7 +282,7 @@ static void random_instance(struct instance * x) {
         for (int k = (int) test_random_int(0, 2); v > 1 && k > 0; k--) {
             reads |= 1u << (test_random_int(0, 1) ? GB_MAX(0, n - 1 - v) % v : (int) test_random_int(0, v - 1));
         }
-        add(x, (size_t) (even ? 16 : 16 * test_random_int(1, 6)), (double) test_random_int(1, 20), reads);
+        add(x, (size_t) (even ? UNIT : UNIT * test_random_int(1, 6)), (double) test_random_int(1, 20), reads);
         for (int j = 0; j < x->nodes[v].n_reads; j++) {
             x->nodes[v].over[j] = test_random_int(0, 2) == 0;
         }
@@ -303,39 +303,59 @@ static void random_instance(struct instance * x) {
 
 // The smallest limit that the oracle meets without a gap from `least` downwards.
 static size_t possible_limit(struct oracle * o, const struct gb_recompute_input * in, size_t least) {
-    while (least > 0 && least_work(o, in, least - 1) >= 0) {
-        least--;
+    while (least >= UNIT && least_work(o, in, least - UNIT) >= 0) {
+        least -= UNIT;
     }
     return least;
 }
 
-// The search is a heuristic, so few results may be worse. Their number is the same on all machines.
+// The search is a heuristic: it must stay within 1.05 of the least work at each limit, and few least
+// limits may be missed. Their number is the same on all machines.
 static void against_all_sequences(void) {
     static struct oracle o;
-    int n = 0, n_best = 0, n_close = 0, n_least = 0;
-    const int n_graphs = 400;
-    for (int round = 0; round < n_graphs; round++) {
+    static const uint64_t seeds[3] = { 1, 11, 777 };
+    int n = 0, n_best = 0, n_least = 0;
+    const int n_graphs = 250;
+    for (int round = 0; round < 3 * n_graphs; round++) {
         struct instance x;
+        test_seed = round % n_graphs == 0 ? seeds[round / n_graphs] : test_seed;
         random_instance(&x);
         struct gb_recompute_result r;
         REQUIRE(gb_recompute(&x.in, &r) == GGML_STATUS_SUCCESS);
         const size_t before = r.before, least = r.least, possible = possible_limit(&o, &x.in, least);
         CHECK_MSG(r.lower_bound <= possible && least <= before, "round %d: bounds", round);
         n_least += possible == least;
-        for (size_t limit = least; limit < before; limit += GB_MAX((size_t) 16, (before - least) / 3)) {
+        for (size_t limit = least; limit < before; limit += UNIT) {
             const struct gb_recompute_choice * choice = gb_recompute_choose(&r, limit);
             REQUIRE(choice != NULL && choice->peak <= limit);
             const double ratio = (r.work + choice->again) / least_work(&o, &x.in, limit);
-            CHECK_MSG(ratio > 1 - 1e-9 && ratio < 1.15, "round %d: %.3f times the least work", round, ratio);
+            CHECK_MSG(ratio > 1 - 1e-9 && ratio <= 1.05, "round %d: %.3f times the least work", round, ratio);
             n++;
             n_best += ratio < 1 + 1e-9;
-            n_close += ratio <= 1.05;
         }
         gb_recompute_free(&r);
     }
-    CHECK_MSG(n > 200 && n_best * 100 >= n * 98 && n_close * 100 >= n * 99 && n_least * 100 >= n_graphs * 98,
-        "%d limits: least work in %d, within 1.05 in %d; the least limit in %d of %d graphs", n, n_best, n_close,
-        n_least, n_graphs);
+    CHECK_MSG(n > 500 && n_best * 200 >= n * 199 && n_least * 200 >= 3 * n_graphs * 199,
+        "%d limits: least work in %d; the least limit in %d of %d graphs", n, n_best, n_least, 3 * n_graphs);
+}
+
+// The last node reads storage 0, which can be computed again before node 3 only.
+static void what_expires_runs_early(void) {
+    struct instance x = { .in.n_nodes = 0 };
+    add(&x, 100, 5, 0);
+    add(&x, 100, 7, 1);
+    add(&x, 100, 7, 2);
+    add(&x, 10, 1, 4);
+    add(&x, 10, 1, 1 | 8);
+    x.storages[0].valid_until = 3;
+    x.storages[4].to_end = true;
+    struct gb_recompute_result r;
+    static struct oracle o;
+    REQUIRE(gb_recompute(&x.in, &r) == GGML_STATUS_SUCCESS);
+    const struct gb_recompute_choice * choice = gb_recompute_choose(&r, 210);
+    REQUIRE(choice && least_work(&o, &x.in, 210) == 26 && r.n_choices == 2);
+    CHECK(choice->again == 5 && fault_of(&x.in, choice, r.work) == NULL);
+    gb_recompute_free(&r);
 }
 
 // A chain of layers and the gradients of their sum, as a large instance. Storage i is made by node i.
@@ -672,6 +692,6 @@ static void a_full_context_keeps_nothing(void) {
 }
 
 TEST_MAIN(TEST(one_result_runs_again), TEST(waiting_sources_can_go), TEST(nothing_to_do), TEST(against_all_sequences),
-    TEST(work_never_rises_with_the_limit), TEST(results_stay_the_same), TEST(effects_happen_once),
-    TEST(clones_have_names_and_places), TEST(wrong_arguments), TEST(out_of_memory), TEST(rounds_call_the_poll),
-    TEST(a_search_makes_several_graphs), TEST(a_full_context_keeps_nothing))
+    TEST(what_expires_runs_early), TEST(work_never_rises_with_the_limit), TEST(results_stay_the_same),
+    TEST(effects_happen_once), TEST(clones_have_names_and_places), TEST(wrong_arguments), TEST(out_of_memory),
+    TEST(rounds_call_the_poll), TEST(a_search_makes_several_graphs), TEST(a_full_context_keeps_nothing))

@@ -80,6 +80,21 @@ def test_gradients_are_the_same_bits(cpu, share, attention):
     assert {f"{name} (again)" for name in again.nodes if name} <= {t.name for t in plan.graph.nodes}
 
 
+@pytest.mark.parametrize("share", [0.7, 0.4])
+def test_gradients_of_gradients_are_the_same_bits(ctx, cpu, share):
+    leafs, loss, grads = network(ctx)
+    again = gb.grad(gb.ops.sum(gb.ops.sqr(grads[0])), leafs[2:4])
+    graph, found = ctx.graph(loss, *grads, *again), []
+    for within in (False, True):
+        with gb.Scheduler(cpu) as sched:
+            plan = sched.prepare(graph, allocate=False)
+            limit = int(sum(t.nbytes for t in graph.outputs) * (1 - share) + peak(plan) * share)
+            plan = sched.prepare(graph, max_bytes=limit if within else None)
+            found.append(computed(sched, plan, leafs, [loss, *grads, *again]))
+            assert not within or plan.recomputation.nodes
+    assert_same(*found)
+
+
 def test_fused_gradients_are_the_same_bits(cpu):
     beside_no_limit(cpu, 0.3)
 
@@ -203,9 +218,13 @@ def test_refused(ctx, cpu):
         for wrong in (-1, -(2**70)):
             with pytest.raises(gb.errors.InvalidArgumentError, match=f"max_bytes {wrong} is negative"):
                 sched.prepare(graph, max_bytes=wrong)
-        for wrong in ("1", 1.5, [1]):
+        for wrong in ("1", 1.5, [1], float("nan"), float("inf")):
             with pytest.raises(TypeError, match="max_bytes must be an int"):
                 sched.prepare(graph, max_bytes=wrong)
+        with pytest.raises(
+            gb.errors.AllocationError, match=r"max_bytes is 0 \(0 B\), and the plan with the least memory"
+        ):
+            sched.prepare(graph, max_bytes=0)
         assert sched.prepare(graph, allocate=False, max_bytes=2**80).graph is graph
         plan = sched.prepare(graph)
         with pytest.raises(TypeError, match=r"Plan\.result: tensor must be a Tensor"):

@@ -21,23 +21,23 @@ UNARY = {
 
 
 def compare(build, theirs, shapes, low=-2.0, high=2.0, limit=2e-5):
-    """Both gradients of a weighted sum, for all inputs."""
+    """Both gradients of a weighted sum, for all inputs; on the CPU, and on ARRAY with PyTorch."""
     rng = np.random.default_rng(4)
     arrays = [(rng.random(s) * (high - low) + low).astype(np.float32) for s in shapes]
     leaves = [torch.tensor(x, dtype=torch.float64, requires_grad=True) for x in arrays]
     y = theirs(*leaves)
     weights = rng.standard_normal(tuple(y.shape))
     wanted = torch.autograd.grad((y * torch.tensor(weights)).sum(), leaves)
-    cpu = gb.Backend("CPU")
-    with gb.Context() as ctx:
-        tensors = [ctx.constant(x) for x in arrays]
-        loss = gb.ops.sum(build(*tensors) * ctx.constant(weights.astype(np.float32)))
-        found = gb.grad(loss, tensors)
-        graph, sched = ctx.graph(*found), gb.Scheduler([cpu])
-        sched.compute(graph)
-        for got, want in zip(found, wanted, strict=True):
-            want = want.numpy()
-            np.testing.assert_allclose(got.numpy(), want, rtol=limit, atol=limit * np.abs(want).max())
+    for devices in (["CPU"], ["ARRAY:library=torch", "CPU"]):
+        with gb.Context() as ctx:
+            tensors = [ctx.constant(x) for x in arrays]
+            loss = gb.ops.sum(build(*tensors) * ctx.constant(weights.astype(np.float32)))
+            found = gb.grad(loss, tensors)
+            graph, sched = ctx.graph(*found), gb.Scheduler([gb.Backend(d) for d in devices])
+            sched.compute(graph)
+            for got, want in zip(found, wanted, strict=True):
+                want = want.numpy()
+                np.testing.assert_allclose(got.numpy(), want, rtol=limit, atol=limit * np.abs(want).max())
 
 
 @pytest.mark.parametrize("name", UNARY)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import os
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -331,6 +333,40 @@ def test_wrong_states_are_refused(tmp_path: Path, trained: Any, change: Any, wor
     with pytest.raises(gb.errors.FileError, match=words):
         optimizer.load(path)
     assert optimizer.n_steps == 3
+
+
+def test_ctrl_c_while_saving_keeps_a_whole_state(tmp_path: Path, trained: Any) -> None:
+    """Interrupted before each line of Python that saving runs: the file is the old one or the new one."""
+    _, sched, optimizer = trained
+    path = tmp_path / "s.gguf"
+    optimizer.save(path)
+    old = path.read_bytes()
+    optimizer.step(sched)
+    optimizer.save(path)
+    new = path.read_bytes()
+    assert len(new) == len(old) and new != old
+    for n in itertools.count(1):
+        path.write_bytes(old)
+        lines = itertools.count(1)
+
+        def tracer(frame: Any, event: str, arg: Any, lines: Any = lines, n: int = n) -> Any:
+            if event == "line" and next(lines) == n:
+                raise KeyboardInterrupt
+            return tracer
+
+        before = sys.gettrace()
+        sys.settrace(tracer)
+        try:
+            optimizer.save(path)
+        except KeyboardInterrupt:
+            assert path.read_bytes() in (old, new), n
+        else:
+            break
+        finally:
+            sys.settrace(before)
+    assert n > 50 and path.read_bytes() == new
+    optimizer.load(path)
+    assert optimizer.n_steps == 4
 
 
 def test_states_that_cannot_be_saved(tmp_path: Path, cpu: gb.Backend) -> None:
