@@ -26,7 +26,7 @@
 #include "unpack.tpl.h"
 #include "grids.tpl.h"
 #include "int8.tpl.h"
-#include "dot_column.tpl.h"
+#include "dot_columns.tpl.h"
 #include "dots_q8_0.tpl.h"
 #include "weigh.tpl.h"
 #include "columns.tpl.h"

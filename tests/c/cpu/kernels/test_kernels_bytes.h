@@ -288,60 +288,133 @@ static bool is_read_in_place(enum ggml_type type) { // at level avx2
     }
 }
 
-// A column of a format, against its unpacked levels. It has an exact size, so sanitizers check the end.
-static void check_column(const struct gb_kernels * k, enum ggml_type type, unpack_fn unpack, int kind) {
-    static struct bytes w, x[4];
+// Columns of a format, against their unpacked levels. They have an exact size, so sanitizers check the end.
+static void check_dot_columns(const struct gb_kernels * k, enum ggml_type type, unpack_fn unpack, int kind) {
+    enum { COLUMNS = 3 };
+    static struct bytes w[COLUMNS], x[4];
     const struct gb_quant_format * format = gb_quant_format_of(type);
     const int64_t size = ggml_blck_size(type), depth = size * (int64_t) test_random_int(0, (int) (BYTES_K / size));
+    const int columns = (int) test_random_int(1, COLUMNS);
     const size_t bytes = ggml_row_size(type, depth);
-    float values[BYTES_K];
+    float values[BYTES_K], guarded[4][COLUMNS + 2], alone[4][COLUMNS];
     const int8_t * q[4];
     const float *dx[4], *s[4];
+    float * y[4];
     if (format->from_float == NULL) {
         return;
     }
-    uint8_t * const blocks = malloc(bytes + 1);
+    uint8_t * const blocks = malloc((size_t) columns * bytes + 1);
     REQUIRE(blocks != NULL);
-    for (int i = 0; i < BYTES_K; i++) {
-        values[i] = test_random_float(-2, 3);
-    }
-    format->from_float(values, blocks + 1, (int) depth);
-    unpack(depth, w.u, w.d, w.m, blocks + 1);
-    for (int j = 0; j < 4; j++) {
-        random_bytes_row(&x[j], kind & GB_BYTES_HALVES);
-        q[j] = x[j].q;
-        dx[j] = x[j].dx;
-        s[j] = x[j].s;
-    }
-    for (int n = 1; n <= 4; n++) {
-        float y[5] = { 1, 2, 3, 4, 5 }, alone = (float) n;
-        struct gb_dot_q8 p = { .k = depth, .kind = kind, .n = n, .y = y, .q = q, .dx = dx, .s = s };
-        const bool has = k->dot_column_q8((int) type, &p, blocks + 1);
-        CHECK_MSG(has == (strcmp(level_name, "avx2") == 0 && is_read_in_place(type)), "%s: dot_column_q8 for %s is %d",
-            level_name, ggml_type_name(type), has);
-        for (int j = 0; j < 5; j++) {
-            double terms = 0;
-            const double exact = has && j < n ? bytes_oracle(&w, &x[j], kind, depth, &terms) + j + 1 : j + 1;
-            CHECK_MSG(fabs(y[j] - exact) <= (has && j < n ? 4 * (double) (depth + 1) * EPS * (terms + 5) : 0),
-                "%s dot_column_q8 of %s, k %d: %.9g, expected %.9g", level_name, ggml_type_name(type), (int) depth,
-                y[j], exact);
+    for (int j = 0; j < columns; j++) {
+        for (int i = 0; i < BYTES_K; i++) {
+            values[i] = test_random_float(-2, 3);
         }
-        p = (struct gb_dot_q8) {
-            .k = depth, .kind = kind, .n = 1, .y = &alone, .q = q + n - 1, .dx = dx + n - 1, .s = s + n - 1
-        };
-        CHECK_MSG(!k->dot_column_q8((int) type, &p, blocks + 1) || same_bits(alone, y[n - 1]),
-            "%s dot_column_q8 of %s depends on other rows", level_name, ggml_type_name(type));
+        format->from_float(values, blocks + 1 + (size_t) j * bytes, (int) depth);
+        unpack(depth, w[j].u, w[j].d, w[j].m, blocks + 1 + (size_t) j * bytes);
+    }
+    for (int r = 0; r < 4; r++) {
+        random_bytes_row(&x[r], kind & GB_BYTES_HALVES);
+        q[r] = x[r].q;
+        dx[r] = x[r].dx;
+        s[r] = x[r].s;
+        y[r] = guarded[r] + 1;
+    }
+    struct gb_dot_columns_q8 p = { .k = depth, .w = blocks + 1, .nb_w = bytes, .q = q, .dx = dx, .s = s };
+    for (int n = 4; n >= 1; n--) {
+        for (int i = 0; i < 4 * (COLUMNS + 2); i++) {
+            guarded[i / (COLUMNS + 2)][i % (COLUMNS + 2)] = 7;
+        }
+        p.columns = columns;
+        p.n = n;
+        p.y = y;
+        const bool has = k->dot_columns_q8((int) type, &p);
+        CHECK_MSG(has == (strcmp(level_name, "avx2") == 0 && is_read_in_place(type)), "%s: dot_columns_q8 for %s is %d",
+            level_name, ggml_type_name(type), has);
+        for (int i = 0; i < 4 * (COLUMNS + 2); i++) {
+            const int r = i / (COLUMNS + 2), j = i % (COLUMNS + 2) - 1;
+            const bool is_set = has && r < n && j >= 0 && j < columns;
+            double terms = 0;
+            const double exact = is_set ? bytes_oracle(&w[j], &x[r], kind, depth, &terms) : 7;
+            CHECK_MSG(fabs(guarded[r][j + 1] - exact) <= (is_set ? 4 * (double) (depth + 1) * EPS * terms : 0),
+                "%s dot_columns_q8 of %s, k %d, row %d of %d, column %d of %d: %.9g, expected %.9g", level_name,
+                ggml_type_name(type), (int) depth, r, n, j, columns, guarded[r][j + 1], exact);
+        }
+        for (int j = 0; has && j < columns; j++) { // each result alone
+            float * one[1] = { &alone[n - 1][j] };
+            const struct gb_dot_columns_q8 single = { .k = depth,
+                .columns = 1,
+                .n = 1,
+                .w = blocks + 1 + (size_t) j * bytes,
+                .nb_w = bytes,
+                .y = one,
+                .q = q + n - 1,
+                .dx = dx + n - 1,
+                .s = s + n - 1 };
+            CHECK_MSG(k->dot_columns_q8((int) type, &single) && same_bits(alone[n - 1][j], y[n - 1][j]),
+                "%s dot_columns_q8 of %s depends on other rows or columns", level_name, ggml_type_name(type));
+        }
     }
     free(blocks);
 }
 
-static void test_dot_column_q8(const struct gb_kernels * k) {
+// More terms than a kernel prepares of the rows at a time, in parts of BYTES_K.
+static void check_long_dot_columns(const struct gb_kernels * k, enum ggml_type type, unpack_fn unpack, int kind) {
+    enum { PARTS = 17, DEPTH = PARTS * BYTES_K, GROUPS = BYTES_K / 32 };
+    static struct bytes w, x;
+    static int8_t q[DEPTH];
+    static float dx[DEPTH / 32], s[DEPTH / 32];
+    static float values[BYTES_K];
+    const size_t bytes = ggml_row_size(type, BYTES_K);
+    float y = 7, *results[1] = { &y };
+    double exact = 0, terms = 0;
+    if (!is_read_in_place(type) || ggml_blck_size(type) != 32) {
+        return;
+    }
+    uint8_t * const blocks = malloc(PARTS * bytes);
+    REQUIRE(blocks != NULL);
+    for (int part = 0; part < PARTS; part++) {
+        for (int i = 0; i < BYTES_K; i++) {
+            values[i] = test_random_float(-2, 3);
+        }
+        gb_quant_format_of(type)->from_float(values, blocks + (size_t) part * bytes, BYTES_K);
+        unpack(BYTES_K, w.u, w.d, w.m, blocks + (size_t) part * bytes);
+        random_bytes_row(&x, 0);
+        memcpy(q + part * BYTES_K, x.q, BYTES_K);
+        memcpy(dx + part * GROUPS, x.dx, GROUPS * sizeof(float));
+        memcpy(s + part * GROUPS, x.s, GROUPS * sizeof(float));
+        double size = 0;
+        exact += bytes_oracle(&w, &x, kind, BYTES_K, &size);
+        terms += size;
+    }
+    const int8_t * const all_q[1] = { q };
+    const float *const all_dx[1] = { dx }, *const all_s[1] = { s };
+    const struct gb_dot_columns_q8 p = { .k = DEPTH,
+        .columns = 1,
+        .n = 1,
+        .w = blocks,
+        .nb_w = PARTS * bytes,
+        .y = results,
+        .q = all_q,
+        .dx = all_dx,
+        .s = all_s };
+    if (k->dot_columns_q8((int) type, &p)) {
+        CHECK_MSG(fabs(y - exact) <= 4 * (DEPTH + 1) * EPS * terms,
+            "%s dot_columns_q8 of %s, k %d: %.9g, expected %.9g", level_name, ggml_type_name(type), DEPTH, y, exact);
+    }
+    free(blocks);
+}
+
+static void test_dot_columns_q8(const struct gb_kernels * k) {
     for (int pass = 0; pass < 60; pass++) {
 #define GB_FORMAT(id, stem, name, elements, bytes, group, zero, top, use, ...) \
-    GB_IF_UNPACKED_##use(check_column(k, GGML_TYPE_##id, scalar->unpack_##stem, GB_BYTES_KIND(group, top));)
+    GB_IF_UNPACKED_##use(check_dot_columns(k, GGML_TYPE_##id, scalar->unpack_##stem, GB_BYTES_KIND(group, top));)
 #include "tensor/quant/formats.def"
 #undef GB_FORMAT
     }
+#define GB_FORMAT(id, stem, name, elements, bytes, group, zero, top, use, ...) \
+    GB_IF_UNPACKED_##use(check_long_dot_columns(k, GGML_TYPE_##id, scalar->unpack_##stem, GB_BYTES_KIND(group, top));)
+#include "tensor/quant/formats.def"
+#undef GB_FORMAT
 }
 
 static void test_gemm_tile_q8(const struct gb_kernels * k) {

@@ -75,9 +75,20 @@ struct gb_dot_q8 {
 
 typedef void gb_kernel_dot_q8(const struct gb_dot_q8 * p);
 
-// The same for a column of a type (enum ggml_type) that is read in place: p->u, d and m are unused.
-// False, with y unchanged, if the level has no kernel for the type
-typedef bool gb_kernel_dot_column_q8(int type, const struct gb_dot_q8 * p, const void * w);
+// Columns of a type (enum ggml_type), read in place, times n <= GB_DOT_Q8_ROWS rows: y[r][i] for row r, column i.
+// A result depends on k alone. False, with y unchanged, if the level has no kernel for the type
+struct gb_dot_columns_q8 {
+    int64_t k, columns;
+    int n;
+    const void * w;
+    size_t nb_w; // bytes from one column to the next
+    float * const * y;
+    const int8_t * const * q; // of each row, by quantize_q8
+    const float * const * dx;
+    const float * const * s;
+};
+
+typedef bool gb_kernel_dot_columns_q8(int type, const struct gb_dot_columns_q8 * p);
 
 // n columns of Q8_0, read in place, times nx <= GB_Q8_0_ROWS_MAX rows: y[j * ldy + i] for row j,
 // column i. A result depends on k alone. At levels without this kernel (q8_0_rows is 0) it does

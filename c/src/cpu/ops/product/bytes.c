@@ -162,14 +162,27 @@ static void dots_unpacked(const struct gb_kernels * kernels, const struct gb_unp
 }
 
 void gb_bytes_dots(const struct gb_kernels * kernels, const struct gb_unpack * unpack, enum ggml_type type, int64_t k,
-    const char * w, int n, const char * row, float * const * dst, int64_t j) {
+    const struct gb_bytes_columns * w, int n, const char * row, float * const * dst) {
     const struct places at = places_at(k, unpack->kind, n, row, 0);
-    float y[GB_BYTE_DOTS_ROWS] = { 0 };
-    const struct gb_dot_q8 whole = { .k = k, .kind = unpack->kind, .n = n, .y = y, .q = at.q, .dx = at.dx, .s = at.s };
-    if (!kernels->dot_column_q8((int) type, &whole, w)) {
-        dots_unpacked(kernels, unpack, type, k, w, n, row, y);
+    const struct gb_dot_columns_q8 all = {
+        .k = k,
+        .columns = w->n,
+        .n = n,
+        .w = w->data,
+        .nb_w = w->nb,
+        .y = dst,
+        .q = at.q,
+        .dx = at.dx,
+        .s = at.s,
+    };
+    if (kernels->dot_columns_q8((int) type, &all)) {
+        return;
     }
-    for (int r = 0; r < n; r++) {
-        dst[r][j] = y[r];
+    for (int64_t j = 0; j < w->n; j++) {
+        float y[GB_BYTE_DOTS_ROWS] = { 0 };
+        dots_unpacked(kernels, unpack, type, k, w->data + (size_t) j * w->nb, n, row, y);
+        for (int r = 0; r < n; r++) {
+            dst[r][j] = y[r];
+        }
     }
 }

@@ -45,8 +45,15 @@ static inline int gb_bytes_tile_kind(const struct gb_unpack * unpack) {
 // Consecutive rows of activations for dot products.
 size_t gb_bytes_row_size(int64_t k, int kind);
 void gb_bytes_quantize_rows(const struct gb_cpu_call * call, const struct gb_gemm * p, int kind, char * rows);
-// Computes dst[j] of n <= GB_BYTE_DOTS_ROWS rows from one column of weights. row: the first of the quantized rows.
+// Consecutive columns of weights.
+struct gb_bytes_columns {
+    const char * data;
+    size_t nb; // bytes from one to the next
+    int64_t n;
+};
+
+// Computes dst[r][j] of n <= GB_BYTE_DOTS_ROWS rows and column j. row: the first of the quantized rows.
 void gb_bytes_dots(const struct gb_kernels * kernels, const struct gb_unpack * unpack, enum ggml_type type, int64_t k,
-    const char * w, int n, const char * row, float * const * dst, int64_t j);
+    const struct gb_bytes_columns * w, int n, const char * row, float * const * dst);
 
 #endif // GB_CPU_OPS_PRODUCT_BYTES_H

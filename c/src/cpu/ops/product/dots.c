@@ -36,10 +36,11 @@ void gb_byte_dots_run(const struct gb_cpu_call * call, const struct gb_gemm * p)
         const char * const x = (const char *) preparation.work + (size_t) gb_gemm_first_row(p, c.g) * size;
         float * dst[GB_BYTE_DOTS_ROWS];
         for (int r = 0; r < c.rows; r++) {
-            dst[r] = p->row_of(p, c.g, r).dst;
+            dst[r] = p->row_of(p, c.g, r).dst + c.first;
         }
-        for (int64_t j = c.first; j < c.first + c.n && c.rows > 0; j++) {
-            gb_bytes_dots(call->k, &unpack, p->w.type, p->k, w.data + (size_t) j * w.nb_m, c.rows, x, dst, j);
+        if (c.rows > 0) {
+            const struct gb_bytes_columns columns = { w.data + (size_t) c.first * w.nb_m, w.nb_m, c.n };
+            gb_bytes_dots(call->k, &unpack, p->w.type, p->k, &columns, c.rows, x, dst);
         }
         if (gb_cpu_stopped(call, gb_gemm_dots_work(p, c.rows, c.n))) {
             return;
