@@ -1,0 +1,50 @@
+// stream.cuh - how matvec_quick.cuh and few_rows.cuh read quantized weights: one constant, GB_STREAM.
+//
+// `sh tools/check_cuda.sh ... streams` compiles and measures all values on a device. Measured on an
+// H200 (copy rate 4.2 TB/s, 132 multiprocessors, 8192 x 8192): one row of Q4_0 reads at 54 % of the
+// copy rate, eight rows at 30 %. 24 KB in flight on a multiprocessor are enough for 4.2 TB/s at 750
+// ns. One row has 71 KB in flight, eight rows 55 KB. So too few bytes are not the first cause.
+//
+//   0  as measured. Of the 10.8 cycles between two instructions of a warp, 5.8 go to waiting for
+//      loads. The loop waits for the weights, then loads 48 bytes of activations a lane, and waits
+//      again: an access to the L2 cache, 8 times a row. With few rows, two lanes copy a row, so an
+//      instruction reads 16 pieces of 32 bytes (IQ4_XS: of 16). Q4_0 reads 232 bytes of sectors for
+//      144 bytes (1.6 times), IQ4_XS 420 for 136 (3.1 times). The L2 cache, 61 and 72 % busy, is the
+//      busiest unit. IQ4_XS is the slowest format, Q8_0 the fastest, as these counts predict.
+//   1  repairs that. Activations are loaded before the wait for the weights, so both waits overlap.
+//      Lanes copy the chunks of a row side by side: Q4_0 reads 160 bytes of sectors for 144.
+//   2  as 1, with more warps and bytes in flight. One row: two rows of weights a warp instead of
+//      four, and twice the stages. 8192 rows are 4,096 warps, not 2,048; 24 of 64 are resident on a
+//      multiprocessor, not 15.5; a warp has 5.8 KB in flight, not 4.6. It reads activations twice as
+//      often. Few rows: warps share rows until there are three blocks a multiprocessor, not one.
+//   3  as 2, but only as many blocks as fit, each with several rows, one after the other. The copies
+//      of the next rows begin before the sums of these are stored. A block that starts anew waits
+//      for memory once, 0.75 us, while 8192 rows of Q4_0 take 9 us. That counts from two waves on,
+//      as in a matrix of 32,000 rows; smaller ones have one wave.
+//
+// Bytes of sectors, warps and bytes in flight of 1 to 3 are counted. No device has measured them.
+#ifndef GB_CUDA_KERNELS_STREAM_CUH
+#define GB_CUDA_KERNELS_STREAM_CUH
+
+#include "cuda/launch.cuh"
+
+#ifndef GB_STREAM
+#    define GB_STREAM 1
+#endif
+
+struct gb_stream {
+    static constexpr bool early = GB_STREAM >= 1; // activations before the wait; lanes side by side
+    static constexpr int rows = GB_STREAM >= 2 ? 2 : 4; // of weights, for a warp, with one column
+    static constexpr int stages = 4 / rows; // factor for one column
+    static constexpr int blocks = GB_STREAM >= 2 ? 3 : 1; // few rows: on a multiprocessor, before warps share no rows
+    static constexpr bool rolls = GB_STREAM >= 3; // a block has several rows, one after the other
+};
+
+// Blocks along x, so that each has as many of `blocks` pieces of work as the others, or one more. There are `others`
+// blocks for each; `places` blocks run at once.
+inline int64_t gb_stream_grid(int64_t blocks, int64_t others, int64_t places) {
+    const int64_t rounds = (blocks * others + places - 1) / places;
+    return gb_stream::rolls ? (blocks + rounds - 1) / rounds : blocks;
+}
+
+#endif // GB_CUDA_KERNELS_STREAM_CUH
