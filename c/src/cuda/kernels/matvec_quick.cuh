@@ -307,7 +307,7 @@ template <int TYPE> struct gb_quick_cursor {
         advance();
         settle(q, lane);
     }
-    // If these rows are read, goes on to those of a later block.
+    // If nothing of these rows is left to copy, goes on to those of a later block of work.
     GB_METHOD void settle(const gb_matvec_group & q, int lane) {
         while (gb_stream::rolls && ahead >= n && block < q.blocks) {
             block += (int) gridDim.x;
@@ -319,64 +319,81 @@ template <int TYPE> struct gb_quick_cursor {
     }
 };
 
+// A warp's stages in shared memory.
+template <int TYPE> struct gb_quick_ring {
+    typedef gb_quick<TYPE> format;
+    static constexpr int stages = (format::bytes > 800 ? 2 : 3) * gb_stream::stages,
+                         stage = gb_stream::rows * format::pitch, size = stages * stage;
+    char * at;
+    int here, there; // bytes to the stages to compute and to copy to
+    GB_METHOD static int after(int stage_at) { return stage_at == size - stage ? 0 : stage_at + stage; }
+};
+
+// Waits for a stage, starts the copy of another, and computes. WHOLE: the copy is of whole stretches of the same rows.
+template <int TYPE, bool WHOLE>
+GB_DEVICE void gb_quick_turn(const gb_matvec_group & q, gb_quick_ring<TYPE> & ring, gb_quick_cursor<TYPE> & cursor,
+    const typename gb_quick<TYPE>::place & place, const gb_q8_stretch * x, int last_bytes, bool mine,
+    float (&sum)[gb_stream::rows][1]) {
+    typedef gb_quick<TYPE> format;
+    const int lane = (int) threadIdx.x % 32;
+    typename format::group group;
+    if constexpr (gb_stream::early) {
+        format::load(group, x, lane);
+    }
+    gb_cp_async_wait<gb_quick_ring<TYPE>::stages - 2>();
+    gb_sync_warp(); // all copies have arrived, and no lane reads the stage that is overwritten next
+    if constexpr (WHOLE) {
+        GB_UNROLL for (int r = 0; r < gb_stream::rows; r++) {
+            gb_quick_copy<TYPE, true>(ring.at + ring.there + r * format::pitch, cursor.from[r], lane, 0);
+        }
+        gb_cp_async_commit();
+        cursor.advance();
+    } else {
+        cursor.fetch(q, ring.at + ring.there, last_bytes, lane);
+    }
+    if constexpr (!gb_stream::early) {
+        format::load(group, x, lane);
+    }
+    format::prepare(group, place);
+    gb_quick_multiply<TYPE>(ring.at + ring.here, place, group, mine, sum);
+    ring.here = ring.after(ring.here);
+    ring.there = ring.after(ring.there);
+}
+
 // One column; rows of weights are 16-aligned. A block does the work of block numbers blockIdx.x + i gridDim.x.
 template <int TYPE> GB_KERNEL GB_BOUNDS(GB_MATVEC_WARPS * 32, GB_QUICK_BLOCKS) gb_matvec_quick(gb_matvec_group q) {
     typedef gb_quick<TYPE> format;
-    constexpr int ROWS = gb_stream::rows, STAGES = (format::bytes > 800 ? 2 : 3) * gb_stream::stages,
-                  stage = ROWS * format::pitch;
+    typedef gb_quick_ring<TYPE> ring_of;
+    constexpr int ROWS = gb_stream::rows;
     const int row_bytes = (int) (q.part[0].k / gb_format<TYPE>::block * gb_format<TYPE>::bytes);
-    gb_matvec_begin<1, ROWS>(q, STAGES - 1, format::bytes, row_bytes);
-    GB_SHARED(char, rings, GB_MATVEC_WARPS * STAGES * stage);
+    gb_matvec_begin<1, ROWS>(q, ring_of::stages - 1, format::bytes, row_bytes);
+    GB_SHARED(char, rings, GB_MATVEC_WARPS * ring_of::size);
+    ring_of ring = { rings + threadIdx.x / 32 * ring_of::size, 0, 0 };
     const int lane = (int) threadIdx.x % 32;
-    char * const ring = rings + threadIdx.x / 32 * (STAGES * stage);
     const typename format::place place(lane);
     const int n_groups = (int) (q.part[0].k / 32), last_bytes = row_bytes - (n_groups - 1) / 32 * format::bytes;
-    int block = (int) blockIdx.x, here = 0, there = 0; // here, there: stages to compute and to copy to
+    int block = (int) blockIdx.x;
     gb_matvec_place at = gb_matvec_where<1, ROWS>(q, block);
     const gb_matvec * p = &q.part[gb_matvec_part(q, block)];
     gb_quick_cursor<TYPE> cursor;
     cursor.block = block;
     cursor.begin(q, at, p->m, p->w.nb_m, lane);
     cursor.settle(q, lane);
-    for (int s = 0; s < STAGES - 1; s++, there += stage) {
-        cursor.fetch(q, ring + there, last_bytes, lane);
+    for (int s = 0; s < ring_of::stages - 1; s++, ring.there += ring_of::stage) {
+        cursor.fetch(q, ring.at + ring.there, last_bytes, lane);
     }
     for (;;) {
         const int n = at.a != NULL && at.row < p->m ? (n_groups + 31) / 32 : 0; // stretches
         const gb_q8_stretch * x = (const gb_q8_stretch *) p->x + at.column * p->x_row + at.first;
-        typename format::group group;
         float sum[ROWS][1] = {};
         int c = at.first;
-        for (; cursor.block == block && cursor.ahead < n - 1; c += at.step, x += at.step) { // copies whole stretches
-            if constexpr (gb_stream::early) {
-                format::load(group, x, lane);
-            }
-            gb_cp_async_wait<STAGES - 2>();
-            gb_sync_warp(); // all copies have arrived, and no lane reads the stage that is overwritten next
-            GB_UNROLL for (int r = 0; r < ROWS; r++) {
-                gb_quick_copy<TYPE, true>(ring + there + r * format::pitch, cursor.from[r], lane, 0);
-            }
-            gb_cp_async_commit();
-            cursor.advance();
-            if constexpr (!gb_stream::early) {
-                format::load(group, x, lane);
-            }
-            format::prepare(group, place);
-            gb_quick_multiply<TYPE>(ring + here, place, group, true, sum);
-            here = here == (STAGES - 1) * stage ? 0 : here + stage;
-            there = there == (STAGES - 1) * stage ? 0 : there + stage;
+        for (; cursor.block == block && cursor.ahead < n - 1; c += at.step, x += at.step) {
+            gb_quick_turn<TYPE, true>(q, ring, cursor, place, x, last_bytes, true, sum);
         }
         for (; c < n; c += at.step, x += at.step) {
-            format::load(group, x, lane);
-            gb_cp_async_wait<STAGES - 2>();
-            gb_sync_warp();
-            cursor.fetch(q, ring + there, last_bytes, lane);
-            format::prepare(group, place);
-            gb_quick_multiply<TYPE>(ring + here, place, group, c * 32 + lane < n_groups, sum);
-            here = here == (STAGES - 1) * stage ? 0 : here + stage;
-            there = there == (STAGES - 1) * stage ? 0 : there + stage;
+            gb_quick_turn<TYPE, false>(q, ring, cursor, place, x, last_bytes, c * 32 + lane < n_groups, sum);
         }
-        if constexpr (!gb_stream::rolls) {
+        if (!gb_stream::rolls) {
             gb_cp_async_wait<0>();
         }
         gb_matvec_finish<1, ROWS>(*p, at, sum);
@@ -387,9 +404,7 @@ template <int TYPE> GB_KERNEL GB_BOUNDS(GB_MATVEC_WARPS * 32, GB_QUICK_BLOCKS) g
         at = gb_matvec_where<1, ROWS>(q, block);
         p = &q.part[gb_matvec_part(q, block)];
     }
-    if constexpr (gb_stream::rolls) {
-        gb_cp_async_wait<0>();
-    }
+    gb_cp_async_wait<0>();
 }
 
 #endif // GB_CUDA_KERNELS_MATVEC_QUICK_CUH

@@ -1,28 +1,35 @@
 // stream.cuh - how matvec_quick.cuh and few_rows.cuh read quantized weights: one constant, GB_STREAM.
 //
-// `sh tools/check_cuda.sh ... streams` compiles and measures all values on a device. Measured on an
-// H200 (copy rate 4.2 TB/s, 132 multiprocessors, 8192 x 8192): one row of Q4_0 reads at 54 % of the
-// copy rate, eight rows at 30 %. 24 KB in flight on a multiprocessor are enough for 4.2 TB/s at 750
-// ns. One row has 71 KB in flight, eight rows 55 KB. So too few bytes are not the first cause.
+// `sh tools/check_cuda.sh 90 16 streams` compiles and measures all values on a device. Measured on an
+// H200 (copy rate 4.2 TB/s, 132 multiprocessors), weights of 8192 x 8192: one row of Q4_0 reads at
+// 54 % of the copy rate, eight rows at 30 %. At 750 ns, 24 KB in flight on a multiprocessor are
+// enough for 4.2 TB/s. One row has 71 KB in flight, eight rows 55 KB. So too few bytes are not the
+// first cause.
 //
-//   0  as measured. Of the 10.8 cycles between two instructions of a warp, 5.8 go to waiting for
-//      loads. The loop waits for the weights, then loads 48 bytes of activations a lane, and waits
-//      again: an access to the L2 cache, 8 times a row. With few rows, two lanes copy a row, so an
-//      instruction reads 16 pieces of 32 bytes (IQ4_XS: of 16). Q4_0 reads 232 bytes of sectors for
-//      144 bytes (1.6 times), IQ4_XS 420 for 136 (3.1 times). The L2 cache, 61 and 72 % busy, is the
-//      busiest unit. IQ4_XS is the slowest format, Q8_0 the fastest, as these counts predict.
+//   0  as measured. One row: of 10.8 cycles between two instructions of a warp, 5.8 go to waiting for
+//      loads. The loop waits for the weights, then loads 48 bytes of activations for each lane, and
+//      waits for the L2 cache again: 8 times for a row of 8,192. Few rows: two lanes copy a row, so
+//      an instruction touches 16 rows. For a row of a stage, whole sectors have 1.5 to 2.6 times its
+//      bytes (table). That is 59 MB, and the panels are 20 MB: the 79 MB that ncu counted. The L2
+//      cache is the busiest unit, to 61 % (Q4_0) and 72 % (16 rows of Q4_0).
 //   1  repairs that. Activations are loaded before the wait for the weights, so both waits overlap.
-//      Lanes copy the chunks of a row side by side: Q4_0 reads 160 bytes of sectors for 144.
+//      Lanes copy the chunks of a row side by side:
+//
+//                                               Q4_0, Q4_K   Q8_0      Q6_K      IQ4_XS
+//        bytes of a row in a stage              144          272       210       136
+//        bytes of the sectors, 0 and 1          224, 164     416, 296  336, 246  352, 172
+//        lines of a warp's stage, 0 and 1       88, 36       160, 55   126, 47   152, 40
+//
 //   2  as 1, with more warps and bytes in flight. One row: two rows of weights a warp instead of
 //      four, and twice the stages. 8192 rows are 4,096 warps, not 2,048; 24 of 64 are resident on a
 //      multiprocessor, not 15.5; a warp has 5.8 KB in flight, not 4.6. It reads activations twice as
-//      often. Few rows: warps share rows until there are three blocks a multiprocessor, not one.
-//   3  as 2, but only as many blocks as fit, each with several rows, one after the other. The copies
-//      of the next rows begin before the sums of these are stored. A block that starts anew waits
-//      for memory once, 0.75 us, while 8192 rows of Q4_0 take 9 us. That counts from two waves on,
-//      as in a matrix of 32,000 rows; smaller ones have one wave.
+//      often. Few rows: more warps share rows, up to three blocks on a multiprocessor.
+//   3  as 2, but only as many blocks as fit, each with several rows, one after the other. The ring of
+//      stages crosses rows: copies of the next rows begin before the sums of these are stored. A
+//      block that starts anew waits 0.75 us for memory. That counts from two waves of blocks on, as
+//      in a matrix of 32,000 rows; 8192 rows of Q4_0 are 1.3 waves and take at least 9 us.
 //
-// Bytes of sectors, warps and bytes in flight of 1 to 3 are counted. No device has measured them.
+// Sectors, lines, warps and bytes in flight of 1 to 3 are counted. No device has measured them.
 #ifndef GB_CUDA_KERNELS_STREAM_CUH
 #define GB_CUDA_KERNELS_STREAM_CUH
 
