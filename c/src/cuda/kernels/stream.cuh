@@ -11,7 +11,8 @@
 //      waits for the L2 cache again: 8 times for a row of 8,192. Few rows: two lanes copy a row, so
 //      an instruction touches 16 rows. For a row of a stage, whole sectors have 1.5 to 2.6 times its
 //      bytes (table). That is 59 MB, and the panels are 20 MB: the 79 MB that ncu counted. The L2
-//      cache is the busiest unit, to 61 % (Q4_0) and 72 % (16 rows of Q4_0).
+//      cache is the busiest unit: 61 % with eight rows of Q4_0, 72 % with eight rows of Q8_0. (With
+//      16 rows of IQ4_XS it is at 31 %, so this is not the cause there.)
 //   1  repairs that. Activations are loaded before the wait for the weights, so both waits overlap.
 //      Lanes copy the chunks of a row side by side:
 //
@@ -21,13 +22,13 @@
 //        lines of a warp's stage, 0 and 1       88, 36       160, 55   126, 47   152, 40
 //
 //   2  as 1, with more warps and bytes in flight. One row: two rows of weights a warp instead of
-//      four, and twice the stages. 8192 rows are 4,096 warps, not 2,048; 24 of 64 are resident on a
+//      four, and twice the stages. 8192 rows are 4,096 warps, not 2,048; 20 of 64 are resident on a
 //      multiprocessor, not 15.5; a warp has 5.8 KB in flight, not 4.6. It reads activations twice as
 //      often. Few rows: more warps share rows, up to three blocks on a multiprocessor.
 //   3  as 2, but only as many blocks as fit, each with several rows, one after the other. The ring of
 //      stages crosses rows: copies of the next rows begin before the sums of these are stored. A
 //      block that starts anew waits 0.75 us for memory. That counts from two waves of blocks on, as
-//      in a matrix of 32,000 rows; 8192 rows of Q4_0 are 1.3 waves and take at least 9 us.
+//      in a matrix of 32,000 rows; 8192 rows of Q4_0 are 1.6 waves and take at least 9 us.
 //
 // Sectors, lines, warps and bytes in flight of 1 to 3 are counted. No device has measured them.
 #ifndef GB_CUDA_KERNELS_STREAM_CUH
@@ -36,7 +37,7 @@
 #include "cuda/launch.cuh"
 
 #ifndef GB_STREAM
-#    define GB_STREAM 1
+#    define GB_STREAM 0 // until a device says that another one is faster
 #endif
 
 struct gb_stream {
