@@ -7,6 +7,7 @@
 // Each round ends with a synchronization. The best of five rounds counts. Rates of products count each byte of the
 // weights once (n up to 16), or 2 m n k operations. The copy rate of the device is the upper bound of matrix-vector
 // products. If cuBLAS is installed, it computes the large products, too. bench_cuda_torch.py compares with PyTorch.
+// `bench_cuda streams` measures only the copy rate and products of one and few rows of quantized weights.
 #ifndef _GNU_SOURCE
 #    define _GNU_SOURCE // setenv
 #endif
@@ -385,7 +386,21 @@ static void large_products(const char * by) {
     product(GGML_TYPE_F32, 4096, 4096, 4096, 1, by);
 }
 
-int main(void) {
+// Products of one and few rows of quantized weights. More than a gigabyte of weights: they come from no cache.
+static void streams(const enum ggml_type * types, size_t n_types) {
+    static const struct {
+        int64_t m, k, n;
+    } shapes[] = { { 8192, 8192, 1 }, { 8192, 8192, 8 }, { 8192, 8192, 16 }, { 2048, 2048, 1 }, { 2048, 2048, 8 },
+        { 5632, 2048, 1 }, { 2048, 5632, 1 }, { 32000, 4096, 1 }, { 32000, 4096, 8 } };
+    for (size_t i = 0; i < n_types; i++) {
+        for (size_t s = 0; ggml_is_quantized(types[i]) && s < sizeof(shapes) / sizeof(shapes[0]); s++) {
+            const double layer = (double) ggml_row_size(types[i], shapes[s].k) * (double) shapes[s].m;
+            product(types[i], shapes[s].k, shapes[s].m, shapes[s].n, (int) (1.3e9 / layer) + 1, "");
+        }
+    }
+}
+
+int main(int argc, char ** argv) {
     if (gb_cuda_register_linked() != GGML_STATUS_SUCCESS || (backend = ggml_backend_cuda_init(0)) == NULL) {
         fprintf(stderr, "skipped: %s\n", ggml_last_error());
         return 77;
@@ -396,6 +411,12 @@ int main(void) {
     ggml_backend_cuda_get_device_description(0, description, sizeof(description));
     printf("{\"device\": \"%s\", \"results\": [", description);
     device_copies();
+    if (argc > 1 && strcmp(argv[1], "streams") == 0) {
+        streams(types, sizeof(types) / sizeof(types[0]));
+        ggml_backend_free(backend);
+        printf("\n]}\n");
+        return n_failed > 0;
+    }
     upload(true);
     upload(false);
     launches(1000, false);

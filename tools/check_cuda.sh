@@ -10,6 +10,9 @@
 #   figures    build/bench/cuda.json: upload, copies, launches, matrix-vector products, products, also by cuBLAS,
 #              attention; build/bench/cuda-mma.json: the same without the kernels that need 9.0;
 #              build/bench/cuda-waiting.json: the same without dependent launches
+#   streams    build/bench/cuda-stream-0.json to -3: products of one and few rows of quantized weights, with each value
+#              of GB_STREAM (c/src/cuda/kernels/stream.cuh), which the tests check first; a table with the shares of the
+#              copy rate
 #   torch      build/bench/torch.json: the same by PyTorch; benchmarks/cuda_verdicts.py compares them
 #   random     2,000 random graphs over CUDA0 and the CPU
 #   memcheck   all tests under compute-sanitizer
@@ -22,7 +25,7 @@
 set -u
 arch=${1:-native}
 jobs=${2:-$(nproc 2>/dev/null || echo 2)}
-[ $# -le 2 ] && set -- "$arch" "$jobs" build tests boxes figures torch random memcheck package demo racecheck
+[ $# -le 2 ] && set -- "$arch" "$jobs" build tests boxes figures streams torch random memcheck package demo racecheck
 shift 2
 cd "$(dirname "$0")/.." || exit 1
 mkdir -p build/bench
@@ -63,6 +66,27 @@ step_figures() {
     cat build/bench/cuda-mma.json
     GGML_CUDA_DEPENDENT=0 build/cuda/benchmarks/bench_cuda >build/bench/cuda-waiting.json || code=$?
     cat build/bench/cuda-waiting.json
+    return $code
+}
+
+step_streams() { # the last build has the default again
+    code=0
+    set --
+    for stream in 0 1 2 3 ""; do
+        cmake -S . -B build/cuda -DCMAKE_BUILD_TYPE=RelWithDebInfo -DGGML_BACKEND_TESTS=ON \
+            -DGGML_BACKEND_BENCHMARKS=ON -DGGML_CUDA=ON -DCMAKE_CUDA_ARCHITECTURES="$arch" \
+            -DGGML_CUDA_STREAM="$stream" >build/cuda.log 2>&1 &&
+            cmake --build build/cuda -j "$jobs" --target ggml_backend_cuda test_cuda_products_device bench_cuda \
+                >>build/cuda.log 2>&1 || { tail -n 50 build/cuda.log; return 1; }
+        [ -n "$stream" ] || break
+        build/cuda/tests/cuda/test_cuda_products_device >build/cuda-stream.log 2>&1
+        tested=$?
+        [ $tested -ne 77 ] || return 77
+        [ $tested -eq 0 ] || { echo "GB_STREAM=$stream:"; tail -n 20 build/cuda-stream.log; code=1; }
+        build/cuda/benchmarks/bench_cuda streams >"build/bench/cuda-stream-$stream.json" || code=1
+        set -- "$@" "build/bench/cuda-stream-$stream.json"
+    done
+    python3 benchmarks/cuda_streams.py "$@" || code=1
     return $code
 }
 

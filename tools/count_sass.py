@@ -50,7 +50,7 @@ class Kernel:
 
 
 def streaming(name: str, elements: int, size: int, limit: int) -> Kernel:
-    return Kernel(name, f"gb_matvec_quick<GGML_TYPE_{name}>", "gb_matvec", 4, 1024 // elements * size, limit)
+    return Kernel(name, f"gb_matvec_quick<GGML_TYPE_{name}>", "gb_matvec_group", 4, 1024 // elements * size, limit)
 
 
 def few_rows(name: str, elements: int, size: int, panels: int, limit: int) -> Kernel:
@@ -67,15 +67,15 @@ KERNELS = (
     streaming("Q6_K", 256, 210, 75),
     streaming("IQ4_XS", 256, 136, 73),
     few_rows("Q4_0", 32, 18, 1, 70),
-    few_rows("Q4_0", 32, 18, 2, 88),
-    few_rows("Q8_0", 32, 34, 1, 66),
-    few_rows("Q8_0", 32, 34, 2, 84),
+    few_rows("Q4_0", 32, 18, 2, 96),
+    few_rows("Q8_0", 32, 34, 1, 74),
+    few_rows("Q8_0", 32, 34, 2, 90),
     few_rows("Q4_K", 256, 144, 1, 77),
-    few_rows("Q4_K", 256, 144, 2, 96),
-    few_rows("Q6_K", 256, 210, 1, 136),
-    few_rows("Q6_K", 256, 210, 2, 173),
+    few_rows("Q4_K", 256, 144, 2, 101),
+    few_rows("Q6_K", 256, 210, 1, 141),
+    few_rows("Q6_K", 256, 210, 2, 183),
     few_rows("IQ4_XS", 256, 136, 1, 115),
-    few_rows("IQ4_XS", 256, 136, 2, 134),
+    few_rows("IQ4_XS", 256, 136, 2, 138),
 )
 
 

@@ -82,10 +82,14 @@ struct writer {
     }
 };
 
-// True if a message about a wrong index can name `t`. Its kernel has the name as a parameter.
+// True if a message about a wrong index may name `t`: indices are integers of a source. The kernel has the
+// name as a parameter.
 bool reads_indices(const ggml_tensor * t) {
-    return t->op == GGML_OP_GET_ROWS || t->op == GGML_OP_SET_ROWS || t->op == GGML_OP_ADD_ID ||
-           t->op == GGML_OP_MUL_MAT_ID || t->op == GGML_OP_MUL_MAT_EXPERTS || t->op == GGML_OP_SSM_SCAN;
+    bool any = false;
+    for (const ggml_tensor * src : t->src) {
+        any = any || (src != nullptr && (src->type == GGML_TYPE_I32 || src->type == GGML_TYPE_I64));
+    }
+    return any;
 }
 
 bool write_signature(gb_cuda_graphs & g, bool fusing) {

@@ -15,8 +15,8 @@
 //   gb_prefetch(p)               loads the line of the address into the L2 cache, on 9.0 and newer
 //   gb_sync_block gb_sync_warp   instead of __syncthreads, __syncwarp: by all threads of the block or
 //                                warp, of which none has returned
-//   gb_shfl* gb_ballot gb_any    by all 32 lanes; so blocks have a multiple of 32 threads
-//   gb_all gb_warp_sum gb_warp_max
+//   gb_shfl* gb_ballot           by all 32 lanes; so blocks have a multiple of 32 threads
+//   gb_warp_sum gb_warp_max
 //   gb_exp2                      2 to the power of x in one instruction; relative error 2^-22; below 2^-126 it may be
 //                                zero
 //   gb_rounded_product           x y, rounded, never part of a fused multiply-add: where results must equal the CPU's
@@ -26,8 +26,8 @@
 //   gb_select(mask, a, b)        bits of a where mask has ones, of b elsewhere
 //   gb_parity                    1 if the number of set bits is odd, else 0
 //   gb_lowest_bit                the number of the lowest set bit; there must be one
-//   gb_cp_async_* gb_ldmatrix_*  as in the PTX manual
-//   gb_mma_* gb_dp4a gb_atomic_*
+//   gb_cp_async_* gb_ldmatrix_x4 as in the PTX manual
+//   gb_mma_* gb_dp4a gb_atomic_add
 //   gb_fence_system              instead of __threadfence_system
 //   gb_needs_code(80)            only code for capability 8.0 or newer may reach this; the emulation checks it
 //   gb_is_code_for_80            constexpr: the code is for capability 8.0 or newer

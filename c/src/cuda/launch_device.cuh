@@ -41,7 +41,6 @@ static __device__ __forceinline__ gb_half gb_float_to_half(float x) { return __f
 static __device__ __forceinline__ gb_bf16 gb_float_to_bf16(float x) { return __float2bfloat16_rn(x); }
 static __device__ __forceinline__ gb_half gb_half_of_bits(uint16_t bits) { return __ushort_as_half(bits); }
 static __device__ __forceinline__ uint16_t gb_half_bits(gb_half x) { return __half_as_ushort(x); }
-static __device__ __forceinline__ gb_bf16 gb_bf16_of_bits(uint16_t bits) { return __ushort_as_bfloat16(bits); }
 static __device__ __forceinline__ uint16_t gb_bf16_bits(gb_bf16 x) { return __bfloat16_as_ushort(x); }
 // Two halves in a register, the first in the low bits.
 static __device__ __forceinline__ uint32_t gb_pack_half2(float lo, float hi) {
@@ -122,21 +121,14 @@ template <class T> static __device__ __forceinline__ T gb_shfl_xor(T x, int mask
 template <class T> static __device__ __forceinline__ T gb_shfl_up(T x, int delta) {
     return __shfl_up_sync(0xffffffffu, x, delta);
 }
-template <class T> static __device__ __forceinline__ T gb_shfl_down(T x, int delta) {
-    return __shfl_down_sync(0xffffffffu, x, delta);
-}
 static __device__ __forceinline__ uint32_t gb_ballot(bool x) { return __ballot_sync(0xffffffffu, x); }
-static __device__ __forceinline__ bool gb_any(bool x) { return __any_sync(0xffffffffu, x); }
-static __device__ __forceinline__ bool gb_all(bool x) { return __all_sync(0xffffffffu, x); }
 // Returns the old value. T: int, unsigned, float.
 template <class T> static __device__ __forceinline__ T gb_atomic_add(T * p, T x) { return atomicAdd(p, x); }
 // Orders this thread's earlier writes before its later ones, as the host sees them.
 static __device__ __forceinline__ void gb_fence_system(void) { __threadfence_system(); }
-// T: int, unsigned.
-template <class T> static __device__ __forceinline__ T gb_atomic_max(T * p, T x) { return atomicMax(p, x); }
 
-// ---- asynchronous copies of 16, 8 or 4 bytes into shared memory, aligned to their size; the last
-// bytes may be zeros
+// ---- asynchronous copies of 16 or 8 bytes into shared memory, aligned to their size; the last bytes
+// may be zeros
 
 static __device__ __forceinline__ uint32_t gb_shared_address(const void * p) {
     return (uint32_t) __cvta_generic_to_shared(p);
@@ -176,20 +168,6 @@ static __device__ __forceinline__ void gb_cp_async_8(void * shared, const void *
 #endif
 }
 
-static __device__ __forceinline__ void gb_cp_async_4(void * shared, const void * global, int bytes = 4) {
-#if __CUDA_ARCH__ >= 800
-    asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;\n" ::"r"(gb_shared_address(shared)), "l"(global),
-        "r"(bytes)
-        : "memory");
-#else
-    uint32_t v = 0;
-    for (int i = 0; i < bytes; i++) {
-        v |= (uint32_t) ((const unsigned char *) global)[i] << (8 * i);
-    }
-    *(uint32_t *) shared = v;
-#endif
-}
-
 // Closes a group of copies of this thread.
 static __device__ __forceinline__ void gb_cp_async_commit(void) {
 #if __CUDA_ARCH__ >= 800
@@ -211,24 +189,6 @@ template <int pending> static __device__ __forceinline__ void gb_cp_async_wait(v
 static __device__ __forceinline__ void gb_ldmatrix_x4(uint32_t (&r)[4], const void * row) {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];\n"
         : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
-        : "r"(gb_shared_address(row))
-        : "memory");
-}
-static __device__ __forceinline__ void gb_ldmatrix_x2(uint32_t (&r)[2], const void * row) {
-    asm volatile("ldmatrix.sync.aligned.m8n8.x2.shared.b16 {%0, %1}, [%2];\n"
-        : "=r"(r[0]), "=r"(r[1])
-        : "r"(gb_shared_address(row))
-        : "memory");
-}
-static __device__ __forceinline__ void gb_ldmatrix_x4_trans(uint32_t (&r)[4], const void * row) {
-    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];\n"
-        : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
-        : "r"(gb_shared_address(row))
-        : "memory");
-}
-static __device__ __forceinline__ void gb_ldmatrix_x2_trans(uint32_t (&r)[2], const void * row) {
-    asm volatile("ldmatrix.sync.aligned.m8n8.x2.trans.shared.b16 {%0, %1}, [%2];\n"
-        : "=r"(r[0]), "=r"(r[1])
         : "r"(gb_shared_address(row))
         : "memory");
 }

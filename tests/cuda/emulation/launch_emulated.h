@@ -76,7 +76,6 @@ static inline gb_half gb_float_to_half(float x) { return { gb_emu_float_to_half(
 static inline gb_bf16 gb_float_to_bf16(float x) { return { gb_emu_float_to_bf16(x) }; }
 static inline gb_half gb_half_of_bits(uint16_t bits) { return { bits }; }
 static inline uint16_t gb_half_bits(gb_half x) { return x.bits; }
-static inline gb_bf16 gb_bf16_of_bits(uint16_t bits) { return { bits }; }
 static inline uint16_t gb_bf16_bits(gb_bf16 x) { return x.bits; }
 static inline uint32_t gb_pack_half2(float lo, float hi) {
     return (uint32_t) gb_emu_float_to_half(lo) | (uint32_t) gb_emu_float_to_half(hi) << 16;
@@ -166,10 +165,6 @@ template <class T> static inline T gb_shfl_up(T x, int delta, int line = __built
     const unsigned char * all = gb_emu_exchange("gb_shfl_up", line, &x, sizeof(x));
     return gb_emu_lane() >= delta ? gb_emu_slot<T>(all, gb_emu_lane() - delta) : x;
 }
-template <class T> static inline T gb_shfl_down(T x, int delta, int line = __builtin_LINE()) {
-    const unsigned char * all = gb_emu_exchange("gb_shfl_down", line, &x, sizeof(x));
-    return gb_emu_lane() + delta < 32 ? gb_emu_slot<T>(all, gb_emu_lane() + delta) : x;
-}
 static inline uint32_t gb_ballot(bool x, int line = __builtin_LINE()) {
     const unsigned char * all = gb_emu_exchange("gb_ballot", line, &x, sizeof(x));
     uint32_t bits = 0;
@@ -178,41 +173,21 @@ static inline uint32_t gb_ballot(bool x, int line = __builtin_LINE()) {
     }
     return bits;
 }
-static inline bool gb_any(bool x, int line = __builtin_LINE()) { return gb_ballot(x, line) != 0; }
-static inline bool gb_all(bool x, int line = __builtin_LINE()) { return gb_ballot(x, line) == 0xffffffffu; }
 template <class T> static inline T gb_atomic_add(T * p, T x) {
     const T old = *p;
     *p = old + x;
     return old;
 }
 static inline void gb_fence_system() {} // one thread runs at a time
-template <class T> static inline T gb_atomic_max(T * p, T x) {
-    const T old = *p;
-    *p = old < x ? x : old;
-    return old;
-}
 
 // ---- asynchronous copies, matrices, products: matrix.cpp
 
 void gb_cp_async_16(void * shared, const void * global, int bytes = 16, int line = __builtin_LINE());
 void gb_cp_async_8(void * shared, const void * global, int bytes = 8, int line = __builtin_LINE());
-void gb_cp_async_4(void * shared, const void * global, int bytes = 4, int line = __builtin_LINE());
 void gb_cp_async_commit(void);
 void gb_emu_cp_async_wait(int pending);
 template <int pending> static inline void gb_cp_async_wait(void) { gb_emu_cp_async_wait(pending); }
-void gb_emu_ldmatrix(uint32_t * r, int n, bool trans, const void * row, int line);
-static inline void gb_ldmatrix_x4(uint32_t (&r)[4], const void * row, int line = __builtin_LINE()) {
-    gb_emu_ldmatrix(r, 4, false, row, line);
-}
-static inline void gb_ldmatrix_x2(uint32_t (&r)[2], const void * row, int line = __builtin_LINE()) {
-    gb_emu_ldmatrix(r, 2, false, row, line);
-}
-static inline void gb_ldmatrix_x4_trans(uint32_t (&r)[4], const void * row, int line = __builtin_LINE()) {
-    gb_emu_ldmatrix(r, 4, true, row, line);
-}
-static inline void gb_ldmatrix_x2_trans(uint32_t (&r)[2], const void * row, int line = __builtin_LINE()) {
-    gb_emu_ldmatrix(r, 2, true, row, line);
-}
+void gb_ldmatrix_x4(uint32_t (&r)[4], const void * row, int line = __builtin_LINE());
 void gb_mma_f16(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2], int line = __builtin_LINE());
 void gb_mma_bf16(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2], int line = __builtin_LINE());
 void gb_mma_tf32(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2], int line = __builtin_LINE());

@@ -80,11 +80,6 @@ void gb_cp_async_8(void * shared, const void * global, int bytes, int line) {
     add_copy(shared, global, 8, bytes);
 }
 
-void gb_cp_async_4(void * shared, const void * global, int bytes, int line) {
-    gb_emu_at("gb_cp_async_4", line);
-    add_copy(shared, global, 4, bytes);
-}
-
 void gb_cp_async_commit(void) {
     gb_emu_copies & copies = gb_emu_thread_copies();
     copies.groups.push_back(std::move(copies.open));
@@ -105,23 +100,19 @@ void gb_emu_cp_async_wait(int pending) {
 
 // ------------------------------------------------------------------------------------------------------------ matrices
 
-void gb_emu_ldmatrix(uint32_t * r, int n, bool trans, const void * row, int line) {
-    const unsigned char * all = gb_emu_exchange(trans ? "gb_ldmatrix_trans" : "gb_ldmatrix", line, &row, sizeof(row));
+void gb_ldmatrix_x4(uint32_t (&r)[4], const void * row, int line) {
+    const unsigned char * all = gb_emu_exchange("gb_ldmatrix_x4", line, &row, sizeof(row));
     const int lane = gb_emu_lane();
-    if (lane < 8 * n) {
-        if ((uintptr_t) row % 16 != 0) {
-            gb_emu_fail_block("ldmatrix: a row that is not 16-aligned");
-        }
-        gb_emu_check_shared("ldmatrix", row, 16);
+    if ((uintptr_t) row % 16 != 0) {
+        gb_emu_fail_block("ldmatrix: a row that is not 16-aligned");
     }
+    gb_emu_check_shared("ldmatrix", row, 16);
     const int g = lane / 4, t = lane % 4;
-    for (int i = 0; i < n; i++) {
+    for (int i = 0; i < 4; i++) {
         uint16_t pair[2];
         for (int j = 0; j < 2; j++) {
-            const int from = trans ? 2 * t + j : g;
-            const int column = trans ? g : 2 * t + j;
-            const unsigned char * const p = gb_emu_slot<const unsigned char *>(all, 8 * i + from);
-            memcpy(&pair[j], p + 2 * column, 2);
+            const unsigned char * const p = gb_emu_slot<const unsigned char *>(all, 8 * i + g);
+            memcpy(&pair[j], p + 2 * (2 * t + j), 2);
         }
         r[i] = (uint32_t) pair[0] | (uint32_t) pair[1] << 16;
     }

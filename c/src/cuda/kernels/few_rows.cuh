@@ -17,8 +17,11 @@
 
 #include "cuda/kernels/matvec_quick.cuh"
 #include "cuda/kernels/panels.cuh"
+#include "cuda/kernels/stream.cuh"
 
 enum { GB_FEW_WARPS = 4, GB_FEW_ROWS = 16, GB_FEW_COLUMNS = 16 };
+// Blocks on a multiprocessor. With `rolls`, more than 128 registers are needed.
+enum { GB_FEW_BLOCKS = gb_stream::rolls ? 3 : 4 };
 
 struct gb_few {
     gb_weights w;
@@ -28,6 +31,7 @@ struct gb_few {
     int columns; // of a slice
     int stages; // panels along the depth
     int split; // 2^split warps share rows; 0, 1 or 2
+    int blocks; // along x; a block does the work of blocks blockIdx.x + i gridDim.x
 };
 
 // Constants of all stages that stay in registers, values that depend on the lane, and the lane's
@@ -258,14 +262,30 @@ template <> struct gb_few_format<GGML_TYPE_Q6_K> {
     }
 };
 
-template <int TYPE> struct gb_few_stage { // in shared memory: the rows of all warps, then 2^split times the panels
+// In shared memory: a stage has the rows of all warps, then 2^split times the panels. Sums follow the stages.
+template <int TYPE> struct gb_few_stage {
     static constexpr int slot = GB_FEW_ROWS * gb_few_format<TYPE>::pitch, rows = GB_FEW_WARPS * slot,
                          panel = gb_few_format<TYPE>::minima ? (int) sizeof(gb_panel) : (int) offsetof(gb_panel, s);
+    static constexpr int sums = gb_stream::rolls ? GB_FEW_WARPS * 32 * 4 * (int) sizeof(float) : 0; // for each panel
+};
+
+// The chunks of a warp's rows in a stage, and their distribution to lanes.
+template <int TYPE> struct gb_few_chunks {
+    typedef gb_few_format<TYPE> format;
+    static constexpr bool moves = format::align < 8; // copies from the aligned address before the row
+    static constexpr int n = (format::bytes + (moves ? 14 : 0) + format::chunk - 1) / format::chunk; // of a row
+    static constexpr int each = (n + 1) / 2; // of a lane
+    // Chunk i of a lane: its row, and its number in the row.
+    static GB_METHOD int row(int lane, int i) { return gb_stream::early ? (lane + 32 * i) / n : lane / 2; }
+    static GB_METHOD int chunk(int lane, int i) { return gb_stream::early ? (lane + 32 * i) % n : 2 * i + lane % 2; }
+    static GB_METHOD bool exists(int lane, int i) { return row(lane, i) < GB_FEW_ROWS && chunk(lane, i) < n; }
 };
 
 // A thread's position along the depth, and its addresses in a stage.
-struct gb_few_walk {
-    const char * row; // of the next copy: the lane's piece of its row of weights
+template <int TYPE> struct gb_few_walk {
+    enum { OFFSETS = gb_stream::early ? gb_few_chunks<TYPE>::each : 1 };
+    const char * from; // of the next copy: the warp's first row, or a later one after the last
+    uint32_t offset[OFFSETS]; // of the lane's chunks, from there
     const char * x; // of the next copy: panels
     int64_t gap; // bytes from the end of one panel to the next
     int left; // bytes to the end of the row
@@ -274,37 +294,62 @@ struct gb_few_walk {
     // Bytes in a row to the warp's next stage; bytes of a stage; offset of the warp's panels in a stage.
     int step, stage, to_panels;
     int first, each; // bytes of panels that the thread copies: offset, distance
+    int block, round, rounds; // of the next copy, with `rolls`: the block of work; stages of a warp
     uint32_t begin[2]; // Q6_K: where rows g and g + 8 begin
     float sum[2][4]; // by panel
 };
 
-// Queues the copy of a stage of the warp's rows, two lanes for a row. WHOLE: it is not the last stage.
-template <int TYPE, bool WHOLE> GB_DEVICE void gb_few_copy(char * slot, const char * row, int left) {
+// Queues the copy of a stage of the warp's rows. WHOLE: it is not the last stage.
+template <int TYPE, bool WHOLE> GB_DEVICE void gb_few_copy(char * slot, const gb_few_walk<TYPE> & w) {
     typedef gb_few_format<TYPE> format;
-    constexpr bool moves = format::align < 8; // copies from the aligned address before the row
-    constexpr int chunk = format::chunk, n = (format::bytes + (moves ? 14 : 0) + chunk - 1) / chunk;
+    typedef gb_few_chunks<TYPE> chunks;
+    constexpr int chunk = format::chunk;
     const int lane = (int) threadIdx.x % 32;
-    const uint32_t before = moves ? (uint32_t) (uintptr_t) row & 15 : 0;
-    const char * from = row - before;
-    char * to = slot + lane / 2 * format::pitch + lane % 2 * chunk;
-    left = gb_min((int) format::bytes, left) + (int) before - lane % 2 * chunk;
-    GB_UNROLL for (int i = 0; i < (n + 1) / 2; i++) {
-        const int at = i * 2 * chunk, here = WHOLE ? chunk : gb_min(gb_max(left - at, 0), chunk);
-        if (2 * i + 1 < n || lane % 2 == 0) {
+    GB_UNROLL for (int i = 0; i < chunks::each; i++) {
+        const int at = chunks::chunk(lane, i) * chunk;
+        const char * from = w.from + (gb_stream::early ? w.offset[i] : w.offset[0] + (uint32_t) (i * 2 * chunk));
+        const int before = chunks::moves ? (int) ((uintptr_t) from & 15) : 0;
+        const int left = gb_min((int) format::bytes, w.left) + before - at;
+        const int here = WHOLE ? chunk : gb_min(gb_max(left, 0), chunk);
+        if (chunks::exists(lane, i)) {
+            from -= before + (here > 0 ? 0 : at);
+            char * to = slot + chunks::row(lane, i) * format::pitch + at;
             if constexpr (chunk == 16) {
-                gb_cp_async_16(to + at, here > 0 ? from + at : from - lane % 2 * chunk, here);
+                gb_cp_async_16(to, from, here);
             } else {
-                gb_cp_async_8(to + at, here > 0 ? from + at : from - lane % 2 * chunk, here);
+                gb_cp_async_8(to, from, here);
             }
         }
     }
 }
 
+// Sets the walk to the first stage of a block of work; past the last one, nothing is copied.
+template <int TYPE, int NT>
+GB_DEVICE void gb_few_begin(const gb_few & p, gb_few_walk<TYPE> & w, int block, int part, int band) {
+    typedef gb_few_format<TYPE> format;
+    typedef gb_few_chunks<TYPE> chunks;
+    const int lane = (int) threadIdx.x % 32;
+    const bool any = block < p.blocks;
+    const int64_t row = gb_min(((int64_t) block * (GB_FEW_WARPS >> p.split) + band) * GB_FEW_ROWS, p.m - 1);
+    w.from = gb_weights_of_slice(p.w, blockIdx.z) + row * (int64_t) p.w.nb_m + part * format::bytes;
+    GB_UNROLL for (int i = 0; i < gb_few_walk<TYPE>::OFFSETS; i++) { // rows past the last one repeat it
+        w.offset[i] = (uint32_t) gb_min<int64_t>(chunks::row(lane, i), p.m - 1 - row) * (uint32_t) p.w.nb_m +
+                      (uint32_t) (chunks::chunk(lane, i) * format::chunk);
+    }
+    w.x = (const char *) (p.x + (int64_t) blockIdx.z * NT * p.stages + part);
+    w.left = (int) (p.k / gb_format<TYPE>::block * gb_format<TYPE>::bytes) - part * format::bytes;
+    w.ahead = any ? part : p.stages;
+    w.block = block;
+    w.round = 0;
+}
+
 // Queues the thread's next copy, if there is one.
-template <int TYPE, int NT, bool WHOLE> GB_DEVICE void gb_few_fetch(const gb_few & p, gb_few_walk & w, char * shared) {
+template <int TYPE, int NT, bool WHOLE>
+GB_DEVICE void gb_few_fetch(const gb_few & p, gb_few_walk<TYPE> & w, char * shared) {
     typedef gb_few_stage<TYPE> layout;
+    const int warp = (int) threadIdx.x / 32;
     if (WHOLE || w.ahead < p.stages) {
-        gb_few_copy<TYPE, WHOLE>(w.there + (int) threadIdx.x / 32 * layout::slot, w.row, w.left);
+        gb_few_copy<TYPE, WHOLE>(w.there + warp * layout::slot, w);
         for (int i = w.first; i < NT * layout::panel; i += w.each) {
             gb_cp_async_16(w.there + w.to_panels + i, w.x + i + (NT > 1 && i >= layout::panel ? w.gap : 0));
         }
@@ -312,10 +357,16 @@ template <int TYPE, int NT, bool WHOLE> GB_DEVICE void gb_few_fetch(const gb_few
     gb_cp_async_commit();
     w.ahead += 1 << p.split;
     w.left -= w.step;
-    w.row += w.step;
+    w.from += w.step;
     w.x += (int) sizeof(gb_panel) << p.split;
     w.there += w.stage;
     w.there = w.there == w.end ? shared : w.there;
+    if constexpr (gb_stream::rolls) {
+        w.round++;
+        if (!WHOLE && w.round == w.rounds) {
+            gb_few_begin<TYPE, NT>(p, w, w.block + (int) gridDim.x, warp & ((1 << p.split) - 1), warp >> p.split);
+        }
+    }
 }
 
 // Multiplies a group of the weights by the panels.
@@ -397,7 +448,7 @@ template <int NT> GB_DEVICE void gb_few_join(char * shared, int split, float (&s
 
 // Waits for a stage, starts the copy of another, and computes.
 template <int TYPE, int NT, bool WHOLE>
-GB_DEVICE void gb_few_turn(const gb_few & p, gb_few_walk & w, gb_few_place & place, char * shared) {
+GB_DEVICE void gb_few_turn(const gb_few & p, gb_few_walk<TYPE> & w, gb_few_place & place, char * shared) {
     typedef gb_few_format<TYPE> format;
     const int lane = (int) threadIdx.x % 32, warp = (int) threadIdx.x / 32;
     gb_cp_async_wait<format::stages - 2>();
@@ -433,7 +484,7 @@ template <int TYPE> GB_DEVICE void gb_few_prefetch(const gb_few & p) {
 }
 
 // NT: panels across the columns. grid: x rows of weights, z slices.
-template <int TYPE, int NT> GB_KERNEL GB_BOUNDS(GB_FEW_WARPS * 32, 4) gb_few_rows(gb_few p) {
+template <int TYPE, int NT> GB_KERNEL GB_BOUNDS(GB_FEW_WARPS * 32, GB_FEW_BLOCKS) gb_few_rows(gb_few p) {
     gb_few_prefetch<TYPE>(p);
     gb_wait_for_earlier();
     typedef gb_few_format<TYPE> format;
@@ -442,15 +493,9 @@ template <int TYPE, int NT> GB_KERNEL GB_BOUNDS(GB_FEW_WARPS * 32, 4) gb_few_row
     GB_DYNAMIC_SHARED(char, shared);
     const int lane = (int) threadIdx.x % 32, warp = (int) threadIdx.x / 32, g = lane / 4, t = lane % 4;
     const int part = warp & ((1 << p.split) - 1), band = warp >> p.split, bands = GB_FEW_WARPS >> p.split;
-    const int64_t row = ((int64_t) blockIdx.x * bands + band) * GB_FEW_ROWS;
-    const char * a = gb_weights_of_slice(p.w, blockIdx.z) + part * format::bytes; // rows past the last one repeat it
     gb_few_place place(lane);
-    gb_few_walk w = {};
-    w.row = a + gb_min<int64_t>(row + lane / 2, p.m - 1) * (int64_t) p.w.nb_m + lane % 2 * format::chunk;
-    w.x = (const char *) (p.x + (int64_t) blockIdx.z * NT * p.stages + part);
+    gb_few_walk<TYPE> w = {};
     w.gap = (int64_t) p.stages * (int64_t) sizeof(gb_panel) - layout::panel;
-    w.left = (int) (p.k / gb_format<TYPE>::block * gb_format<TYPE>::bytes) - part * format::bytes;
-    w.ahead = w.computed = part;
     w.step = format::bytes << p.split;
     w.stage = layout::rows + (NT * layout::panel << p.split);
     w.to_panels = layout::rows + part * NT * layout::panel;
@@ -458,32 +503,45 @@ template <int TYPE, int NT> GB_KERNEL GB_BOUNDS(GB_FEW_WARPS * 32, 4) gb_few_row
     w.each = bands * 512;
     w.there = w.here = shared;
     w.end = shared + format::stages * w.stage;
-    GB_UNROLL for (int r = 0; r < 2; r++) {
-        w.begin[r] = (uint32_t) (uintptr_t) (a + gb_min<int64_t>(row + g + 8 * r, p.m - 1) * (int64_t) p.w.nb_m);
-    }
+    w.rounds = (p.stages + (1 << p.split) - 1) >> p.split;
+    gb_few_begin<TYPE, NT>(p, w, (int) blockIdx.x, part, band);
     for (int s = 0; s < format::stages - 1; s++) {
         gb_few_fetch<TYPE, NT, false>(p, w, shared);
     }
-    const int rounds = (p.stages + (1 << p.split) - 1) >> p.split;
     const int whole = ((p.stages - 1) >> p.split) - (format::stages - 1);
-    int round = 0;
-    for (; round < whole; round++) { // no warp copies the last stage here
-        gb_few_turn<TYPE, NT, true>(p, w, place, shared);
-    }
-    for (; round < rounds; round++) {
-        gb_few_turn<TYPE, NT, false>(p, w, place, shared);
-    }
-    gb_cp_async_wait<0>();
-    if (p.split > 0) {
-        gb_few_join<NT>(shared, 1 << p.split, w.sum);
-    }
-    GB_UNROLL for (int i = 0; i < 4 * NT; i++) {
-        const int column = i / 4 * GB_PANEL_ROWS + 2 * t + i % 2;
-        const int64_t r = row + g + i % 4 / 2 * 8;
-        if (part == 0 && r < p.m && column < p.columns) {
-            p.dst[((int64_t) blockIdx.z * p.columns + column) * p.m + r] = w.sum[i / 4][i % 4] * format::unit;
+    for (int block = (int) blockIdx.x; block < p.blocks; block += (int) gridDim.x) {
+        const int64_t row = ((int64_t) block * bands + band) * GB_FEW_ROWS;
+        GB_UNROLL for (int r = 0; r < 2; r++) {
+            const char * a = gb_weights_of_slice(p.w, blockIdx.z) + part * format::bytes;
+            w.begin[r] = (uint32_t) (uintptr_t) (a + gb_min<int64_t>(row + g + 8 * r, p.m - 1) * (int64_t) p.w.nb_m);
+        }
+        w.computed = part;
+        int round = 0;
+        for (; round < whole; round++) { // no warp copies the last stage here
+            gb_few_turn<TYPE, NT, true>(p, w, place, shared);
+        }
+        for (; round < w.rounds; round++) {
+            gb_few_turn<TYPE, NT, false>(p, w, place, shared);
+        }
+        if (!gb_stream::rolls) {
+            gb_cp_async_wait<0>();
+        }
+        if (p.split > 0) {
+            gb_few_join<NT>(gb_stream::rolls ? w.end : shared, 1 << p.split, w.sum);
+        }
+        GB_UNROLL for (int i = 0; i < 4 * NT; i++) {
+            const int column = i / 4 * GB_PANEL_ROWS + 2 * t + i % 2;
+            const int64_t r = row + g + i % 4 / 2 * 8;
+            if (part == 0 && r < p.m && column < p.columns) {
+                p.dst[((int64_t) blockIdx.z * p.columns + column) * p.m + r] = w.sum[i / 4][i % 4] * format::unit;
+            }
+            w.sum[i / 4][i % 4] = 0;
+        }
+        if (!gb_stream::rolls) {
+            break;
         }
     }
+    gb_cp_async_wait<0>();
 }
 
 // Makes panels. grid: x rows of panels over all slices; y eight panels along the depth, or the

@@ -26,16 +26,16 @@ struct gb_matvec {
     const float * add; // NULL, or added to dst
 };
 
-// Products with the same columns. Part i has the blocks along x from first[i] on.
+// Products with the same columns. Part i has the blocks from first[i] on.
 struct gb_matvec_group {
-    int n;
+    int n, blocks; // parts, blocks of all; along x
     int first[GB_MATVEC_PARTS];
     gb_matvec part[GB_MATVEC_PARTS];
 };
 
-GB_DEVICE int gb_matvec_part(const gb_matvec_group & q) {
+GB_DEVICE int gb_matvec_part(const gb_matvec_group & q, int block) {
     int part = 0;
-    GB_UNROLL for (int i = 1; i < GB_MATVEC_PARTS; i++) { part = i < q.n && (int) blockIdx.x >= q.first[i] ? i : part; }
+    GB_UNROLL for (int i = 1; i < GB_MATVEC_PARTS; i++) { part = i < q.n && block >= q.first[i] ? i : part; }
     return part;
 }
 
@@ -46,10 +46,10 @@ struct gb_matvec_place {
     int first, step;           // stretches of this warp
 };
 
-template <int NCOLS, int ROWS> GB_DEVICE gb_matvec_place gb_matvec_where(const gb_matvec_group & q) {
-    const int part = gb_matvec_part(q);
+template <int NCOLS, int ROWS> GB_DEVICE gb_matvec_place gb_matvec_where(const gb_matvec_group & q, int block_of_all) {
+    const int part = gb_matvec_part(q, block_of_all);
     const gb_matvec & p = q.part[part];
-    const int64_t block = (int) blockIdx.x - q.first[part];
+    const int64_t block = block_of_all - q.first[part];
     gb_matvec_place at;
     const int warp = (int) threadIdx.x / 32;
     at.column = (int64_t) blockIdx.z * p.columns + (int64_t) blockIdx.y * NCOLS;
@@ -67,9 +67,9 @@ template <int NCOLS, int ROWS> GB_DEVICE gb_matvec_place gb_matvec_where(const g
 template <int NCOLS, int ROWS>
 GB_DEVICE void gb_matvec_begin(const gb_matvec_group & q, int n, int bytes, int64_t row_bytes) {
     enum { LINE = 128 };
-    const gb_matvec & p = q.part[gb_matvec_part(q)];
+    const gb_matvec & p = q.part[gb_matvec_part(q, (int) blockIdx.x)];
     if (p.w.ids == NULL) {
-        const gb_matvec_place at = gb_matvec_where<NCOLS, ROWS>(q);
+        const gb_matvec_place at = gb_matvec_where<NCOLS, ROWS>(q, (int) blockIdx.x);
         const int lines = (bytes + LINE - 1) / LINE;
         for (int i = (int) threadIdx.x % 32; i < n * ROWS * lines; i += 32) {
             const int64_t row = at.row + i / lines % ROWS, stretch = at.first + i / lines / ROWS * at.step;
@@ -95,7 +95,11 @@ GB_DEVICE void gb_matvec_finish(const gb_matvec & p, const gb_matvec_place & at,
             }
         }
     }
-    gb_sync_block();
+    if (p.split > 1) {
+        gb_sync_block();
+    } else {
+        gb_sync_warp();
+    }
     const int i = p.split > 1 ? (int) threadIdx.x : lane, r = i / NCOLS;
     const int64_t column = at.column + i % NCOLS;
     if (i >= ROWS * NCOLS || at.row + r >= p.m || column >= at.last) {
@@ -138,8 +142,8 @@ template <int TYPE, int NCOLS> GB_KERNEL GB_BOUNDS(GB_MATVEC_WARPS * 32, 4) gb_m
     GB_SHARED(char, rings, GB_MATVEC_WARPS * STAGES * ROWS * stretch::slot);
     const int lane = (int) threadIdx.x % 32;
     char * const ring = rings + threadIdx.x / 32 * (STAGES * ROWS * stretch::slot);
-    const gb_matvec & p = q.part[gb_matvec_part(q)];
-    const gb_matvec_place at = gb_matvec_where<NCOLS, ROWS>(q);
+    const gb_matvec & p = q.part[gb_matvec_part(q, (int) blockIdx.x)];
+    const gb_matvec_place at = gb_matvec_where<NCOLS, ROWS>(q, (int) blockIdx.x);
     const int64_t n_groups = p.k / 32, n = (n_groups + 31) / 32, row_bytes = p.k / format::block * format::bytes;
     const bool any = at.a != NULL && at.row < p.m;
     const char * row[ROWS]; // past the last row: the last row
@@ -223,8 +227,8 @@ GB_KERNEL GB_BOUNDS(GB_MATVEC_WARPS * 32, 4) gb_matvec_float(gb_matvec_group q) 
     constexpr int N = gb_sixteen_bytes<TYPE>::n;
     gb_matvec_begin<NCOLS, ROWS>(q, 2, 32 * 16, q.part[0].k * (16 / N)); // a step of the unrolled loop
     const int lane = (int) threadIdx.x % 32;
-    const gb_matvec & p = q.part[gb_matvec_part(q)];
-    const gb_matvec_place at = gb_matvec_where<NCOLS, ROWS>(q);
+    const gb_matvec & p = q.part[gb_matvec_part(q, (int) blockIdx.x)];
+    const gb_matvec_place at = gb_matvec_where<NCOLS, ROWS>(q, (int) blockIdx.x);
     const bool any = at.a != NULL && at.row < p.m;
     const bool dense = ((uintptr_t) at.a | p.w.nb_m) % 16 == 0;
     const char * row[ROWS];

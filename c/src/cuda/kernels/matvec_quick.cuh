@@ -1,6 +1,7 @@
 // matvec_quick.cuh - products with one column and weights of common formats: Q4_0, Q8_0, Q4_K, Q6_K, IQ4_XS.
 //
-// Like matvec.cuh, with four rows per warp. The loop computes little that is the same for all lanes.
+// Like matvec.cuh, with four or two rows per warp (stream.cuh). The loop computes little that is the
+// same for all lanes.
 // Rows are 16-aligned, so the lane alone determines the addresses of copies and of words in shared
 // memory.
 // All stretches but the last are whole. Quants are not shifted: a nibble in the high half of its
@@ -10,8 +11,9 @@
 #define GB_CUDA_KERNELS_MATVEC_QUICK_CUH
 
 #include "cuda/kernels/matvec.cuh"
+#include "cuda/kernels/stream.cuh"
 
-enum { GB_QUICK_ROWS = 4 };
+enum { GB_QUICK_BLOCKS = 5 }; // on a multiprocessor
 
 // Hides a value from the compiler: a constant, or a function of the lane. The value then stays in
 // its register and is not computed again for each use. By all lanes.
@@ -265,77 +267,144 @@ template <int TYPE, bool WHOLE> GB_DEVICE void gb_quick_copy(char * to, const ch
 
 template <int TYPE>
 GB_DEVICE void gb_quick_multiply(const char * at, const typename gb_quick<TYPE>::place & place,
-    const gb_q8_stretch * stretch, bool mine, float (&sum)[GB_QUICK_ROWS][1]) {
-    typename gb_quick<TYPE>::group x;
-    gb_quick<TYPE>::load(x, stretch, (int) threadIdx.x % 32);
-    gb_quick<TYPE>::prepare(x, place);
-    GB_UNROLL for (int r = 0; r < GB_QUICK_ROWS; r++) {
+    const typename gb_quick<TYPE>::group & x, bool mine, float (&sum)[gb_stream::rows][1]) {
+    GB_UNROLL for (int r = 0; r < gb_stream::rows; r++) {
         float more = sum[r][0];
         gb_quick<TYPE>::add(at + r * gb_quick<TYPE>::pitch, place, x, more);
         sum[r][0] = mine ? more : sum[r][0];
     }
 }
 
-// One column; rows of weights are 16-aligned.
-template <int TYPE> GB_KERNEL GB_BOUNDS(GB_MATVEC_WARPS * 32, 5) gb_matvec_quick(gb_matvec_group q) {
+// Where a warp's next copy reads.
+template <int TYPE> struct gb_quick_cursor {
     typedef gb_quick<TYPE> format;
-    constexpr int ROWS = GB_QUICK_ROWS, STAGES = format::bytes > 800 ? 2 : 3, stage = ROWS * format::pitch;
-    gb_matvec_begin<1, ROWS>(q, STAGES - 1, format::bytes,
-        q.part[0].k / gb_format<TYPE>::block * gb_format<TYPE>::bytes);
-    GB_SHARED(char, rings, GB_MATVEC_WARPS * STAGES * stage);
-    const int lane = (int) threadIdx.x % 32;
-    char * const ring = rings + threadIdx.x / 32 * (STAGES * stage);
-    const gb_matvec & p = q.part[gb_matvec_part(q)];
-    const gb_matvec_place at = gb_matvec_where<1, ROWS>(q);
-    const bool any = at.a != NULL && at.row < p.m;
-    const typename format::place place(lane);
-    const int n_groups = any ? (int) (p.k / 32) : 0, n = (n_groups + 31) / 32; // stretches
-    const int last_bytes = (int) (p.k / gb_format<TYPE>::block * gb_format<TYPE>::bytes) - (n - 1) * format::bytes;
-    const char * from[ROWS]; // of the next copy; rows past the last one repeat it; unused without rows
-    GB_UNROLL for (int r = 0; r < ROWS; r++) {
-        from[r] = any ? at.a + gb_min<int64_t>(at.row + r, p.m - 1) * (int64_t) p.w.nb_m : (const char *) p.x;
-        from[r] += at.first * format::bytes + lane * format::chunk;
+    const char * from[gb_stream::rows]; // the lane's address; rows past the last one repeat it
+    int ahead, n, step;                 // stretches: the next one, of n, by how many it goes on
+    int block;
+    GB_METHOD void begin(const gb_matvec_group & q, const gb_matvec_place & at, int64_t m, size_t nb_m, int lane) {
+        const bool any = at.a != NULL && at.row < m; // else nothing is read
+        GB_UNROLL for (int r = 0; r < gb_stream::rows; r++) {
+            from[r] = any ? at.a + gb_min<int64_t>(at.row + r, m - 1) * (int64_t) nb_m : (const char *) q.part[0].x;
+            from[r] += at.first * format::bytes + lane * format::chunk;
+        }
+        ahead = at.first;
+        n = any ? ((int) (q.part[0].k / 32) + 31) / 32 : 0;
+        step = at.step;
     }
-    const gb_q8_stretch * x = (const gb_q8_stretch *) p.x + at.column * p.x_row + at.first;
-    float sum[ROWS][1] = {};
-    int ahead = at.first, here = 0, there = 0; // stretch to copy; stages to compute and to copy to
-    for (int s = 0; s < STAGES - 1; s++, ahead += at.step, there += stage) {
-        GB_UNROLL for (int r = 0; r < ROWS; r++) {
+    GB_METHOD void advance() {
+        ahead += step;
+        GB_UNROLL for (int r = 0; r < gb_stream::rows; r++) { from[r] += step * format::bytes; }
+    }
+    // Queues the next copy if there is one.
+    GB_METHOD void fetch(const gb_matvec_group & q, char * to, int last_bytes, int lane) {
+        GB_UNROLL for (int r = 0; r < gb_stream::rows; r++) {
             if (ahead < n) {
-                gb_quick_copy<TYPE, false>(ring + there + r * format::pitch, from[r], lane,
+                gb_quick_copy<TYPE, false>(to + r * format::pitch, from[r], lane,
                     ahead < n - 1 ? format::bytes : last_bytes);
             }
-            from[r] += at.step * format::bytes;
         }
         gb_cp_async_commit();
+        advance();
+        settle(q, lane);
     }
-    for (; ahead < n - 1; ahead += at.step, x += at.step) { // these stretches and those before them are whole
-        gb_cp_async_wait<STAGES - 2>();
-        gb_sync_warp(); // all copies have arrived, and no lane reads the stage that is overwritten next
-        GB_UNROLL for (int r = 0; r < ROWS; r++) {
-            gb_quick_copy<TYPE, true>(ring + there + r * format::pitch, from[r], lane, 0);
-            from[r] += at.step * format::bytes;
-        }
-        gb_cp_async_commit();
-        gb_quick_multiply<TYPE>(ring + here, place, x, true, sum);
-        here = here == (STAGES - 1) * stage ? 0 : here + stage;
-        there = there == (STAGES - 1) * stage ? 0 : there + stage;
-    }
-    for (int c = ahead - (STAGES - 1) * at.step; c < n; c += at.step, ahead += at.step, x += at.step) {
-        gb_cp_async_wait<STAGES - 2>();
-        gb_sync_warp();
-        GB_UNROLL for (int r = 0; r < ROWS; r++) {
-            if (ahead < n) {
-                gb_quick_copy<TYPE, false>(ring + there + r * format::pitch, from[r], lane, last_bytes);
+    // If nothing of these rows is left to copy, goes on to those of a later block of work.
+    GB_METHOD void settle(const gb_matvec_group & q, int lane) {
+        while (gb_stream::rolls && ahead >= n && block < q.blocks) {
+            block += (int) gridDim.x;
+            if (block < q.blocks) {
+                const gb_matvec & p = q.part[gb_matvec_part(q, block)];
+                begin(q, gb_matvec_where<1, gb_stream::rows>(q, block), p.m, p.w.nb_m, lane);
             }
         }
+    }
+};
+
+// A warp's stages in shared memory.
+template <int TYPE> struct gb_quick_ring {
+    typedef gb_quick<TYPE> format;
+    static constexpr int stages = (format::bytes > 800 ? 2 : 3) * gb_stream::stages,
+                         stage = gb_stream::rows * format::pitch, size = stages * stage;
+    char * at;
+    int here, there; // bytes to the stages to compute and to copy to
+    GB_METHOD static int after(int stage_at) { return stage_at == size - stage ? 0 : stage_at + stage; }
+};
+
+// Waits for a stage, starts the copy of another, and computes. WHOLE: the copy is of whole stretches of the same rows.
+template <int TYPE, bool WHOLE>
+GB_DEVICE void gb_quick_turn(const gb_matvec_group & q, gb_quick_ring<TYPE> & ring, gb_quick_cursor<TYPE> & cursor,
+    const typename gb_quick<TYPE>::place & place, const gb_q8_stretch * x, int last_bytes, bool mine,
+    float (&sum)[gb_stream::rows][1]) {
+    typedef gb_quick<TYPE> format;
+    const int lane = (int) threadIdx.x % 32;
+    typename format::group group;
+    if constexpr (gb_stream::early) {
+        format::load(group, x, lane);
+    }
+    gb_cp_async_wait<gb_quick_ring<TYPE>::stages - 2>();
+    gb_sync_warp(); // all copies have arrived, and no lane reads the stage that is overwritten next
+    if constexpr (WHOLE) {
+        GB_UNROLL for (int r = 0; r < gb_stream::rows; r++) {
+            gb_quick_copy<TYPE, true>(ring.at + ring.there + r * format::pitch, cursor.from[r], lane, 0);
+        }
         gb_cp_async_commit();
-        gb_quick_multiply<TYPE>(ring + here, place, x, c * 32 + lane < n_groups, sum);
-        here = here == (STAGES - 1) * stage ? 0 : here + stage;
-        there = there == (STAGES - 1) * stage ? 0 : there + stage;
+        cursor.advance();
+    } else {
+        cursor.fetch(q, ring.at + ring.there, last_bytes, lane);
+    }
+    if constexpr (!gb_stream::early) {
+        format::load(group, x, lane);
+    }
+    format::prepare(group, place);
+    gb_quick_multiply<TYPE>(ring.at + ring.here, place, group, mine, sum);
+    ring.here = ring.after(ring.here);
+    ring.there = ring.after(ring.there);
+}
+
+// One column; rows of weights are 16-aligned. A block does the work of block numbers blockIdx.x + i gridDim.x.
+template <int TYPE> GB_KERNEL GB_BOUNDS(GB_MATVEC_WARPS * 32, GB_QUICK_BLOCKS) gb_matvec_quick(gb_matvec_group q) {
+    typedef gb_quick<TYPE> format;
+    typedef gb_quick_ring<TYPE> ring_of;
+    constexpr int ROWS = gb_stream::rows;
+    const int row_bytes = (int) (q.part[0].k / gb_format<TYPE>::block * gb_format<TYPE>::bytes);
+    gb_matvec_begin<1, ROWS>(q, ring_of::stages - 1, format::bytes, row_bytes);
+    GB_SHARED(char, rings, GB_MATVEC_WARPS * ring_of::size);
+    ring_of ring = { rings + threadIdx.x / 32 * ring_of::size, 0, 0 };
+    const int lane = (int) threadIdx.x % 32;
+    const typename format::place place(lane);
+    const int n_groups = (int) (q.part[0].k / 32), last_bytes = row_bytes - (n_groups - 1) / 32 * format::bytes;
+    int block = (int) blockIdx.x;
+    gb_matvec_place at = gb_matvec_where<1, ROWS>(q, block);
+    const gb_matvec * p = &q.part[gb_matvec_part(q, block)];
+    gb_quick_cursor<TYPE> cursor;
+    cursor.block = block;
+    cursor.begin(q, at, p->m, p->w.nb_m, lane);
+    cursor.settle(q, lane);
+    for (int s = 0; s < ring_of::stages - 1; s++, ring.there += ring_of::stage) {
+        cursor.fetch(q, ring.at + ring.there, last_bytes, lane);
+    }
+    for (;;) {
+        const int n = at.a != NULL && at.row < p->m ? (n_groups + 31) / 32 : 0; // stretches
+        const gb_q8_stretch * x = (const gb_q8_stretch *) p->x + at.column * p->x_row + at.first;
+        float sum[ROWS][1] = {};
+        int c = at.first;
+        for (; cursor.block == block && cursor.ahead < n - 1; c += at.step, x += at.step) {
+            gb_quick_turn<TYPE, true>(q, ring, cursor, place, x, last_bytes, true, sum);
+        }
+        for (; c < n; c += at.step, x += at.step) {
+            gb_quick_turn<TYPE, false>(q, ring, cursor, place, x, last_bytes, c * 32 + lane < n_groups, sum);
+        }
+        if (!gb_stream::rolls) {
+            gb_cp_async_wait<0>();
+        }
+        gb_matvec_finish<1, ROWS>(*p, at, sum);
+        block += (int) gridDim.x;
+        if (!gb_stream::rolls || block >= q.blocks) {
+            break;
+        }
+        at = gb_matvec_where<1, ROWS>(q, block);
+        p = &q.part[gb_matvec_part(q, block)];
     }
     gb_cp_async_wait<0>();
-    gb_matvec_finish<1, ROWS>(p, at, sum);
 }
 
 #endif // GB_CUDA_KERNELS_MATVEC_QUICK_CUH

@@ -2,12 +2,13 @@
 #include "cuda/ops/products.h"
 
 // Assigns blocks to the parts. rows: of the weights, per warp; columns: of a block.
-static dim3 grid_of(gb_matvec_group & q, int rows, int columns, int64_t slices) {
+static dim3 blocks_of(gb_matvec_group & q, int rows, int columns, int64_t slices) {
     int64_t blocks = 0;
     for (int i = 0; i < q.n; i++) {
         q.first[i] = (int) blocks;
         blocks += gb_cuda_ceil_div(q.part[i].m, rows * (q.part[i].split > 1 ? 1 : GB_MATVEC_WARPS));
     }
+    q.blocks = (int) blocks;
     return dim3((unsigned) blocks, (unsigned) gb_cuda_ceil_div(q.part[0].columns, columns), (unsigned) slices);
 }
 
@@ -70,18 +71,23 @@ gb_row_kind gb_vectors_float_rows(const gb_product &) { return GB_ROWS_F32; }
 
 // ------------------------------------------------------------------------------------------------------------ launches
 
-template <int TYPE> static cudaError_t quick(const gb_product & p, gb_matvec_group & q, const gb_queue & queue) {
+template <int TYPE>
+static cudaError_t quick(const gb_cuda_device & d, const gb_product & p, gb_matvec_group & q, const gb_queue & queue) {
     if constexpr (gb_quick<TYPE>::exists) {
-        const int block = GB_MATVEC_WARPS * GB_WARP;
-        return GB_LAUNCH(gb_matvec_quick<TYPE>, grid_of(q, GB_QUICK_ROWS, 1, p.slices), block, 0, queue, q);
+        dim3 grid = blocks_of(q, gb_stream::rows, 1, p.slices);
+        if (q.part[0].split == 1) {
+            grid.x = (unsigned) gb_stream_grid(q.blocks, (int64_t) grid.y * grid.z, (int64_t) GB_QUICK_BLOCKS * d.n_sm);
+        }
+        return GB_LAUNCH(gb_matvec_quick<TYPE>, grid, GB_MATVEC_WARPS * GB_WARP, 0, queue, q);
     } else {
         return cudaErrorInvalidValue;
     }
 }
 
-template <int TYPE> static cudaError_t bytes(const gb_product & p, gb_matvec_group & q, const gb_queue & queue) {
+template <int TYPE>
+static cudaError_t bytes(const gb_cuda_device &, const gb_product & p, gb_matvec_group & q, const gb_queue & queue) {
     const int n = columns_at_once(q), block = GB_MATVEC_WARPS * GB_WARP;
-    const dim3 grid = grid_of(q, GB_MATVEC_ROWS, n, p.slices);
+    const dim3 grid = blocks_of(q, GB_MATVEC_ROWS, n, p.slices);
     switch (n) {
         case 1: return GB_LAUNCH((gb_matvec_quantized<TYPE, 1>), grid, block, 0, queue, q);
         case 4: return GB_LAUNCH((gb_matvec_quantized<TYPE, 4>), grid, block, 0, queue, q);
@@ -89,47 +95,53 @@ template <int TYPE> static cudaError_t bytes(const gb_product & p, gb_matvec_gro
     }
 }
 
-static cudaError_t launch_quick(const gb_product & p, gb_matvec_group & q, const gb_queue & queue) {
+static cudaError_t launch_quick(const gb_cuda_device & d, const gb_product & p, gb_matvec_group & q,
+    const gb_queue & queue) {
     switch (p.type) {
 #define GB_FORMAT(id, ...) \
-    case GGML_TYPE_##id: return quick<GGML_TYPE_##id>(p, q, queue);
+    case GGML_TYPE_##id: return quick<GGML_TYPE_##id>(d, p, q, queue);
 #include "tensor/quant/formats.def"
 #undef GB_FORMAT
         default: return cudaErrorInvalidValue;
     }
 }
 
-static cudaError_t launch_bytes(const gb_product & p, gb_matvec_group & q, const gb_queue & queue) {
+static cudaError_t launch_bytes(const gb_cuda_device & d, const gb_product & p, gb_matvec_group & q,
+    const gb_queue & queue) {
     switch (p.type) {
 #define GB_FORMAT(id, ...) \
-    case GGML_TYPE_##id: return bytes<GGML_TYPE_##id>(p, q, queue);
+    case GGML_TYPE_##id: return bytes<GGML_TYPE_##id>(d, p, q, queue);
 #include "tensor/quant/formats.def"
 #undef GB_FORMAT
         default: return cudaErrorInvalidValue;
     }
 }
 
-template <int TYPE> static cudaError_t of_floats(const gb_product & p, gb_matvec_group & q, const gb_queue & queue) {
+template <int TYPE>
+static cudaError_t of_floats(const gb_cuda_device &, const gb_product & p, gb_matvec_group & q,
+    const gb_queue & queue) {
     const int n = columns_at_once(q), block = GB_MATVEC_WARPS * GB_WARP;
     switch (n) {
-        case 1: return GB_LAUNCH((gb_matvec_float<TYPE, 1, 4>), grid_of(q, 4, n, p.slices), block, 0, queue, q);
-        case 4: return GB_LAUNCH((gb_matvec_float<TYPE, 4, 2>), grid_of(q, 2, n, p.slices), block, 0, queue, q);
-        default: return GB_LAUNCH((gb_matvec_float<TYPE, 8, 2>), grid_of(q, 2, n, p.slices), block, 0, queue, q);
+        case 1: return GB_LAUNCH((gb_matvec_float<TYPE, 1, 4>), blocks_of(q, 4, n, p.slices), block, 0, queue, q);
+        case 4: return GB_LAUNCH((gb_matvec_float<TYPE, 4, 2>), blocks_of(q, 2, n, p.slices), block, 0, queue, q);
+        default: return GB_LAUNCH((gb_matvec_float<TYPE, 8, 2>), blocks_of(q, 2, n, p.slices), block, 0, queue, q);
     }
 }
 
-static cudaError_t launch_float(const gb_product & p, gb_matvec_group & q, const gb_queue & queue) {
+static cudaError_t launch_float(const gb_cuda_device & d, const gb_product & p, gb_matvec_group & q,
+    const gb_queue & queue) {
     switch (p.type) {
-        case GGML_TYPE_F32: return of_floats<GGML_TYPE_F32>(p, q, queue);
-        case GGML_TYPE_F16: return of_floats<GGML_TYPE_F16>(p, q, queue);
-        case GGML_TYPE_BF16: return of_floats<GGML_TYPE_BF16>(p, q, queue);
+        case GGML_TYPE_F32: return of_floats<GGML_TYPE_F32>(d, p, q, queue);
+        case GGML_TYPE_F16: return of_floats<GGML_TYPE_F16>(d, p, q, queue);
+        case GGML_TYPE_BF16: return of_floats<GGML_TYPE_BF16>(d, p, q, queue);
         default: return cudaErrorInvalidValue;
     }
 }
 
 // ----------------------------------------------------------------------------------------------------------------- run
 
-typedef cudaError_t launcher(const gb_product & p, gb_matvec_group & q, const gb_queue & queue);
+typedef cudaError_t launcher(const gb_cuda_device & d, const gb_product & p, gb_matvec_group & q,
+    const gb_queue & queue);
 
 // rows: of the weights, per warp.
 static enum ggml_status run(gb_cuda_backend & b, const gb_product * p, int n, gb_row_kind kind, int rows,
@@ -149,12 +161,12 @@ static enum ggml_status run(gb_cuda_backend & b, const gb_product * p, int n, gb
     for (int i = 0; i < n; i++) {
         q.part[i] = { p[i].w, x.x, x.x_row, p[i].dst, p[i].m, p[i].k, (int) p[i].rows, split, p[i].add };
     }
-    GB_CUDA_TRY(b, launch(p[0], q, b.queue));
+    GB_CUDA_TRY(b, launch(*b.device, p[0], q, b.queue));
     return GGML_STATUS_SUCCESS;
 }
 
 enum ggml_status gb_vectors_quick_group(gb_cuda_backend & b, const gb_product * p, int n, gb_row_kind kind) {
-    return run(b, p, n, kind, GB_QUICK_ROWS, launch_quick);
+    return run(b, p, n, kind, gb_stream::rows, launch_quick);
 }
 
 enum ggml_status gb_vectors_bytes_group(gb_cuda_backend & b, const gb_product * p, int n, gb_row_kind kind) {
