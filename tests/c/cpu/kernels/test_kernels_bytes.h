@@ -404,7 +404,45 @@ static void check_long_dot_columns(const struct gb_kernels * k, enum ggml_type t
     free(blocks);
 }
 
+// An infinite minimum, in any block of a column, times positive activations is infinite, not NaN.
+static void check_infinite_minimum(const struct gb_kernels * k, enum ggml_type type) {
+    enum { BLOCKS = 17, MINIMUM = 2 }; // the place of the minimum in a block
+    static const uint16_t infinity = 0x7c00;
+    static int8_t q[32 * BLOCKS];
+    static uint8_t blocks[BLOCKS * 32];
+    float dx[BLOCKS], s[BLOCKS], y, *results[1] = { &y };
+    const int8_t * const all_q[1] = { q };
+    const float *const all_dx[1] = { dx }, *const all_s[1] = { s };
+    const size_t size = ggml_type_size(type);
+    memset(q, 1, sizeof(q));
+    for (int i = 0; i < BLOCKS; i++) {
+        dx[i] = 1;
+        s[i] = 32;
+    }
+    for (int n = 1; n <= BLOCKS; n++) {
+        for (int odd = 0; odd < n; odd++) {
+            memset(blocks, 0, sizeof(blocks));
+            memcpy(blocks + (size_t) odd * size + MINIMUM, &infinity, sizeof(infinity));
+            y = 7;
+            const struct gb_dot_columns_q8 p = { .k = 32 * n,
+                .columns = 1,
+                .n = 1,
+                .w = blocks,
+                .nb_w = (size_t) n * size,
+                .y = results,
+                .q = all_q,
+                .dx = all_dx,
+                .s = all_s };
+            CHECK_MSG(!k->dot_columns_q8((int) type, &p) || (isinf(y) && y > 0),
+                "%s dot_columns_q8 of %s: %g with an infinite minimum in block %d of %d", level_name,
+                ggml_type_name(type), y, odd, n);
+        }
+    }
+}
+
 static void test_dot_columns_q8(const struct gb_kernels * k) {
+    check_infinite_minimum(k, GGML_TYPE_Q4_1);
+    check_infinite_minimum(k, GGML_TYPE_Q5_1);
     for (int pass = 0; pass < 60; pass++) {
 #define GB_FORMAT(id, stem, name, elements, bytes, group, zero, top, use, ...) \
     GB_IF_UNPACKED_##use(check_dot_columns(k, GGML_TYPE_##id, scalar->unpack_##stem, GB_BYTES_KIND(group, top));)
