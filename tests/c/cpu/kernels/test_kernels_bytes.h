@@ -294,8 +294,9 @@ static void check_dot_columns(const struct gb_kernels * k, enum ggml_type type, 
     static struct bytes w[COLUMNS], x[4];
     const struct gb_quant_format * format = gb_quant_format_of(type);
     const int64_t size = ggml_blck_size(type), depth = size * (int64_t) test_random_int(0, (int) (BYTES_K / size));
-    const int columns = (int) test_random_int(1, COLUMNS);
-    const size_t bytes = ggml_row_size(type, depth);
+    const int columns = (int) test_random_int(0, COLUMNS);
+    const size_t bytes = ggml_row_size(type, depth), nb = bytes + (size_t) test_random_int(0, 3), // may have gaps
+        all = columns == 0 ? 0 : (size_t) (columns - 1) * nb + bytes;
     float values[BYTES_K], guarded[4][COLUMNS + 2], alone[4][COLUMNS];
     const int8_t * q[4];
     const float *dx[4], *s[4];
@@ -303,14 +304,14 @@ static void check_dot_columns(const struct gb_kernels * k, enum ggml_type type, 
     if (format->from_float == NULL) {
         return;
     }
-    uint8_t * const blocks = malloc((size_t) columns * bytes + 1);
+    uint8_t * const blocks = malloc(all + 1);
     REQUIRE(blocks != NULL);
     for (int j = 0; j < columns; j++) {
         for (int i = 0; i < BYTES_K; i++) {
             values[i] = test_random_float(-2, 3);
         }
-        format->from_float(values, blocks + 1 + (size_t) j * bytes, (int) depth);
-        unpack(depth, w[j].u, w[j].d, w[j].m, blocks + 1 + (size_t) j * bytes);
+        format->from_float(values, blocks + 1 + (size_t) j * nb, (int) depth);
+        unpack(depth, w[j].u, w[j].d, w[j].m, blocks + 1 + (size_t) j * nb);
     }
     for (int r = 0; r < 4; r++) {
         random_bytes_row(&x[r], kind & GB_BYTES_HALVES);
@@ -319,7 +320,7 @@ static void check_dot_columns(const struct gb_kernels * k, enum ggml_type type, 
         s[r] = x[r].s;
         y[r] = guarded[r] + 1;
     }
-    struct gb_dot_columns_q8 p = { .k = depth, .w = blocks + 1, .nb_w = bytes, .q = q, .dx = dx, .s = s };
+    struct gb_dot_columns_q8 p = { .k = depth, .w = blocks + 1, .nb_w = nb, .q = q, .dx = dx, .s = s };
     for (int n = 4; n >= 1; n--) {
         for (int i = 0; i < 4 * (COLUMNS + 2); i++) {
             guarded[i / (COLUMNS + 2)][i % (COLUMNS + 2)] = 7;
@@ -344,8 +345,8 @@ static void check_dot_columns(const struct gb_kernels * k, enum ggml_type type, 
             const struct gb_dot_columns_q8 single = { .k = depth,
                 .columns = 1,
                 .n = 1,
-                .w = blocks + 1 + (size_t) j * bytes,
-                .nb_w = bytes,
+                .w = blocks + 1 + (size_t) j * nb,
+                .nb_w = nb,
                 .y = one,
                 .q = q + n - 1,
                 .dx = dx + n - 1,
