@@ -294,8 +294,9 @@ static void check_dot_columns(const struct gb_kernels * k, enum ggml_type type, 
     static struct bytes w[COLUMNS], x[4];
     const struct gb_quant_format * format = gb_quant_format_of(type);
     const int64_t size = ggml_blck_size(type), depth = size * (int64_t) test_random_int(0, (int) (BYTES_K / size));
-    const int columns = (int) test_random_int(1, COLUMNS);
-    const size_t bytes = ggml_row_size(type, depth);
+    const int columns = (int) test_random_int(0, COLUMNS);
+    const size_t bytes = ggml_row_size(type, depth), nb = bytes + (size_t) test_random_int(0, 3), // may have gaps
+        all = columns == 0 ? 0 : (size_t) (columns - 1) * nb + bytes;
     float values[BYTES_K], guarded[4][COLUMNS + 2], alone[4][COLUMNS];
     const int8_t * q[4];
     const float *dx[4], *s[4];
@@ -303,14 +304,14 @@ static void check_dot_columns(const struct gb_kernels * k, enum ggml_type type, 
     if (format->from_float == NULL) {
         return;
     }
-    uint8_t * const blocks = malloc((size_t) columns * bytes + 1);
+    uint8_t * const blocks = malloc(all + 1);
     REQUIRE(blocks != NULL);
     for (int j = 0; j < columns; j++) {
         for (int i = 0; i < BYTES_K; i++) {
             values[i] = test_random_float(-2, 3);
         }
-        format->from_float(values, blocks + 1 + (size_t) j * bytes, (int) depth);
-        unpack(depth, w[j].u, w[j].d, w[j].m, blocks + 1 + (size_t) j * bytes);
+        format->from_float(values, blocks + 1 + (size_t) j * nb, (int) depth);
+        unpack(depth, w[j].u, w[j].d, w[j].m, blocks + 1 + (size_t) j * nb);
     }
     for (int r = 0; r < 4; r++) {
         random_bytes_row(&x[r], kind & GB_BYTES_HALVES);
@@ -319,7 +320,7 @@ static void check_dot_columns(const struct gb_kernels * k, enum ggml_type type, 
         s[r] = x[r].s;
         y[r] = guarded[r] + 1;
     }
-    struct gb_dot_columns_q8 p = { .k = depth, .w = blocks + 1, .nb_w = bytes, .q = q, .dx = dx, .s = s };
+    struct gb_dot_columns_q8 p = { .k = depth, .w = blocks + 1, .nb_w = nb, .q = q, .dx = dx, .s = s };
     for (int n = 4; n >= 1; n--) {
         for (int i = 0; i < 4 * (COLUMNS + 2); i++) {
             guarded[i / (COLUMNS + 2)][i % (COLUMNS + 2)] = 7;
@@ -344,8 +345,8 @@ static void check_dot_columns(const struct gb_kernels * k, enum ggml_type type, 
             const struct gb_dot_columns_q8 single = { .k = depth,
                 .columns = 1,
                 .n = 1,
-                .w = blocks + 1 + (size_t) j * bytes,
-                .nb_w = bytes,
+                .w = blocks + 1 + (size_t) j * nb,
+                .nb_w = nb,
                 .y = one,
                 .q = q + n - 1,
                 .dx = dx + n - 1,
@@ -404,7 +405,45 @@ static void check_long_dot_columns(const struct gb_kernels * k, enum ggml_type t
     free(blocks);
 }
 
+// An infinite minimum, in any block of a column, times positive activations is infinite, not NaN.
+static void check_infinite_minimum(const struct gb_kernels * k, enum ggml_type type) {
+    enum { BLOCKS = 17, MINIMUM = 2 }; // the place of the minimum in a block
+    static const uint16_t infinity = 0x7c00;
+    static int8_t q[32 * BLOCKS];
+    static uint8_t blocks[BLOCKS * 32];
+    float dx[BLOCKS], s[BLOCKS], y, *results[1] = { &y };
+    const int8_t * const all_q[1] = { q };
+    const float *const all_dx[1] = { dx }, *const all_s[1] = { s };
+    const size_t size = ggml_type_size(type);
+    memset(q, 1, sizeof(q));
+    for (int i = 0; i < BLOCKS; i++) {
+        dx[i] = 1;
+        s[i] = 32;
+    }
+    for (int n = 1; n <= BLOCKS; n++) {
+        for (int odd = 0; odd < n; odd++) {
+            memset(blocks, 0, sizeof(blocks));
+            memcpy(blocks + (size_t) odd * size + MINIMUM, &infinity, sizeof(infinity));
+            y = 7;
+            const struct gb_dot_columns_q8 p = { .k = 32 * n,
+                .columns = 1,
+                .n = 1,
+                .w = blocks,
+                .nb_w = (size_t) n * size,
+                .y = results,
+                .q = all_q,
+                .dx = all_dx,
+                .s = all_s };
+            CHECK_MSG(!k->dot_columns_q8((int) type, &p) || (isinf(y) && y > 0),
+                "%s dot_columns_q8 of %s: %g with an infinite minimum in block %d of %d", level_name,
+                ggml_type_name(type), y, odd, n);
+        }
+    }
+}
+
 static void test_dot_columns_q8(const struct gb_kernels * k) {
+    check_infinite_minimum(k, GGML_TYPE_Q4_1);
+    check_infinite_minimum(k, GGML_TYPE_Q5_1);
     for (int pass = 0; pass < 60; pass++) {
 #define GB_FORMAT(id, stem, name, elements, bytes, group, zero, top, use, ...) \
     GB_IF_UNPACKED_##use(check_dot_columns(k, GGML_TYPE_##id, scalar->unpack_##stem, GB_BYTES_KIND(group, top));)

@@ -12,7 +12,8 @@
 #define DN_AHEAD 4096 // bytes: the minimum prefetch distance
 
 // Terms of one row. q: for each pair, the first 16 terms of both groups, then the other 16 of both. dx and s of eight
-// groups are in their order. Of a pair after the last eight, dx has four copies for each group, s one and three zeros.
+// groups are in their order. Of a pair after the last eight, dx has four copies for each group, s four quarters: a zero
+// times an infinite minimum would be NaN.
 struct dn_row {
     _Alignas(32) int8_t q[DN_TERMS];
     _Alignas(32) float dx[DN_TERMS / 32 + 24], s[DN_TERMS / 32 + 24];
@@ -40,6 +41,7 @@ static ALWAYS_INLINE void dn_arrange_pair_(int8_t * y, const int8_t * a, const i
 // center: minus the level of zero, or if groups have minima their sign. It scales s.
 static void dn_arrange_(int64_t groups, float center, struct dn_row * y, const int8_t * q, const float * dx,
     const float * s) {
+    const float quarter = center / 4;
     int64_t g = 0;
     for (; g + 8 <= groups; g += 8) {
         for (int i = 0; i < 4; i++) {
@@ -52,7 +54,7 @@ static void dn_arrange_(int64_t groups, float center, struct dn_row * y, const i
         const bool two = g + 1 < groups;
         dn_arrange_pair_(y->q + 32 * g, q + 32 * g, two ? q + 32 * (g + 1) : NULL);
         v_store(d, _mm256_set_m128(_mm_set1_ps(two ? dx[g + 1] : 0.0f), _mm_set1_ps(dx[g])));
-        v_store(m, _mm256_set_m128(_mm_set_ss(two ? s[g + 1] * center : 0.0f), _mm_set_ss(s[g] * center)));
+        v_store(m, _mm256_set_m128(_mm_set1_ps(two ? s[g + 1] * quarter : 0.0f), _mm_set1_ps(s[g] * quarter)));
     }
 }
 
