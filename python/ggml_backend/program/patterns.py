@@ -1,8 +1,8 @@
 """Groups of nodes that one operator computes: norms, GELU, gated units, rotations of positions, repeated heads.
 
 A pattern is an expression of operators, as libraries write it. Each pattern has a function that makes the nodes that
-take its place. Nodes in the middle must have no other reader. So the network computes the same with fewer nodes.
-``ggml_backend.torch.verify`` compares the result with PyTorch.
+take its place. All values are float32, and nodes in the middle have no other reader. So the network computes the same
+with fewer nodes. ``ggml_backend.torch.verify`` compares the result with PyTorch.
 """
 
 from __future__ import annotations
@@ -21,6 +21,8 @@ from .network import Argument, Network, Node, Ref, Value
 __all__ = ["fuse"]
 
 _COMMUTATIVE = ("mul.Tensor", "add.Tensor")
+_WIDEST = 4096  # rows that are rotated
+_LARGEST = 2**63  # of an integer
 
 
 @dataclass(frozen=True)
@@ -57,24 +59,36 @@ class _Graph:
     def add(self, node: Node) -> None:
         self.producers.update(dict.fromkeys(node.results, node))
 
-    def sizes(self, value: Ref) -> tuple[Any, ...]:
+    def sizes(self, value: Any) -> tuple[Any, ...]:
         return tuple(self.network.values[value.name].sizes)
+
+    def source(self, value: Any) -> Any:
+        """What the node of a value in a pattern has as ``self``."""
+        return self.producers[value.name].arguments["self"]
+
+    def fresh(self, name: str) -> str:
+        """A name that no value has."""
+        while name in self.network.values:
+            name += "'"
+        return name
 
     def floats(self, *values: Any) -> bool:
         return all(self.network.values[v.name].dtype == "float32" for v in values)
 
     def number(self, argument: Any) -> float | None:
-        """A number, or the only element of a constant."""
+        """A number, or the only element of a constant. A weight is none: it may change."""
         if isinstance(argument, Ref):
-            array = self.network.arrays.get(argument.name)
+            array = None if argument.name in self.network.weights else self.network.arrays.get(argument.name)
             return float(array.item()) if array is not None and array.size == 1 else None
-        return argument if isinstance(argument, (int, float)) and not isinstance(argument, bool) else None
+        known = isinstance(argument, (int, float)) and not isinstance(argument, bool)
+        return argument if known and not (isinstance(argument, int) and abs(argument) > _LARGEST) else None
 
     def replaced(self, pattern: _Of, node: Node, make: _Make) -> list[Node] | None:
         """The nodes that take the place of a node and of those before it, or None if they do not fit the pattern."""
         for found in self.node_matches(pattern, node, {"": ()}):
             inner: Counter[str] = Counter(found[""])
-            if all(self.readers.get(name, 1) <= n for name, n in inner.items()):
+            floats = self.floats(*map(Ref, (*inner, *node.results)))
+            if floats and all(self.readers.get(name, 1) <= n for name, n in inner.items()):
                 made = make(self, node, found)
                 if made is not None:
                     return made
@@ -226,11 +240,11 @@ _CUBIC = _add(_X, _mul(_Of(("pow.Tensor_Scalar",), {"self": _X, "exponent": 3}),
 _TANH = _add(_one("tanh", _mul(_CUBIC, math.sqrt(2 / math.pi))), 1)
 _ERF = _add(_one("erf", _div(_X, math.sqrt(2))), 1)
 
-_GATES = {"silu": "swiglu", "relu": "reglu", "gelu": "geglu_erf"}
+_GATES = {"silu": "swiglu", "gelu": "geglu_erf"}
 
 
 def _gated(graph: _Graph, node: Node, found: _Found) -> list[Node] | None:
-    """``f(gate) up``. Halves of one value stay together."""
+    """``f(gate) up``. Halves of one value stay together. Not for relu: ``reglu`` is 0 where PyTorch has ``0 inf``."""
     act = graph.producers[found[""][0]]
     gate, up = found["x"], found["y"]
     tanh = act.arguments.get("approximate") == "tanh"
@@ -239,8 +253,8 @@ def _gated(graph: _Graph, node: Node, found: _Found) -> list[Node] | None:
         return None
     arguments: dict[str, Argument] = {"self": gate, "other": up, "op": "geglu" if tanh else _GATES[act.op]}
     split = graph.producers.get(gate.name)
-    if split is not None and split is graph.producers.get(up.name) and split.op == "split.Tensor":
-        whole, last = split.arguments["self"], len(graph.sizes(gate)) - 1
+    if split is not None and split.op == "split.Tensor" and split is graph.producers.get(up.name) and gate != up:
+        whole, last = split.arguments.get("self"), len(graph.sizes(gate)) - 1
         if len(split.results) == 2 and split.arguments.get("dim", 0) in (-1, last) and isinstance(whole, Ref):
             arguments = {"self": whole, "op": arguments["op"], "swapped": gate.name == split.results[1]}
     return [Node("ggml_backend.glu", arguments, node.results, node.module)]
@@ -264,17 +278,19 @@ def _rotation(graph: _Graph, node: Node, found: _Found) -> list[Node] | None:
     x, y, sin, half = found["x"], found["y"], found["sin"], found["half"]
     sizes = graph.sizes(x)
     last = len(sizes) - 1
-    fits = sizes and sizes[-1] == 2 * half and found["end"] >= 2 * half and {found["axis"], found["cat"]} <= {-1, last}
+    if not isinstance(half, int) or not 0 < 2 * half <= _WIDEST or sizes[-1:] != (2 * half,):
+        return None
+    fits = found["end"] >= 2 * half and {found["axis"], found["cat"]} <= {-1, last}
     if not fits or graph.sizes(y) != sizes or graph.sizes(sin)[-1:] != sizes[-1:] or not graph.floats(x, y, sin):
         return None
     if graph.sizes(Ref(node.results[0])) != sizes:
         return None
-    made = [] if sin.name in graph.signed else [_with_signs(graph, node, sin, int(half))]
-    rolled, turned = (f"{node.results[0]}, {what}" for what in ("halves exchanged", "times sin"))
+    made = [] if sin.name in graph.signed else [_with_signs(graph, node, sin, half)]
+    rolled, turned = (graph.fresh(f"{node.results[0]}, {what}") for what in ("halves exchanged", "times sin"))
     graph.network.values[rolled] = graph.network.values[turned] = graph.network.values[x.name]
     return [
         *made,
-        Node("roll", {"self": x, "shifts": [int(half)], "dims": [last]}, (rolled,), node.module),
+        Node("roll", {"self": x, "shifts": [half], "dims": [last]}, (rolled,), node.module),
         Node("mul.Tensor", {"self": Ref(rolled), "other": Ref(graph.signed[sin.name])}, (turned,), node.module),
         replace(node, arguments={"self": y, "other": Ref(turned)}),
     ]
@@ -282,7 +298,7 @@ def _rotation(graph: _Graph, node: Node, found: _Found) -> list[Node] | None:
 
 def _with_signs(graph: _Graph, node: Node, sin: Ref, half: int) -> Node:
     """``(-sin1, sin2)``, which all rotations by these angles share."""
-    network, signs, signed = graph.network, f"{sin.name}, signs", f"{sin.name} with signs"
+    network, signs, signed = graph.network, graph.fresh(f"{sin.name}, signs"), graph.fresh(f"{sin.name} with signs")
     network.arrays[signs] = np.repeat(np.array([-1, 1], np.float32), half)
     network.values[signs] = Value((2 * half,), "float32")
     network.values[signed] = network.values[sin.name]
@@ -303,12 +319,17 @@ def _repeated(name: str) -> _Of:
 def _shared_heads(graph: _Graph, node: Node, found: _Found) -> list[Node] | None:
     """Attention finds the keys and values of a head of queries itself."""
     shared: dict[str, Argument] = {name: found[name] for name in ("key", "value")}
+    query = node.arguments.get("query")
+    heads = graph.sizes(query) if isinstance(query, Ref) else ()
     for name in shared:
-        repeated = node.arguments[name]
-        assert isinstance(repeated, Ref)
-        own, more = graph.sizes(found[name]), graph.sizes(repeated)
-        whole = all(isinstance(n, int) and n > 0 for n in (*own[1:2], *more[1:2]))
-        if len(own) != 4 or len(more) != 4 or not whole or more[1] % own[1] or own[:1] + own[2:] != more[:1] + more[2:]:
+        own, more = graph.sizes(found[name]), graph.sizes(node.arguments[name])
+        expanded = graph.sizes(graph.source(graph.source(node.arguments[name])))
+        if len(own) != 4 or len(more) != 4 or not all(isinstance(n, int) and n > 0 for n in (*own[1:2], *more[1:2])):
+            return None
+        repeats = more[1] // own[1]
+        if more != (own[0], repeats * own[1], *own[2:]) or expanded != (*own[:2], repeats, *own[2:]):
+            return None
+        if len(heads) != 4 or heads[:2] != more[:2]:
             return None
     if node.arguments.get("enable_gqa") or graph.sizes(found["key"])[1] != graph.sizes(found["value"])[1]:
         return None
@@ -328,7 +349,7 @@ _PATTERNS: tuple[tuple[_Of, _Make], ...] = (
     (_mul(_mul(_X, _TANH), 0.5), _gelu("tanh")),
     (_mul(_mul(_X, 0.5), _ERF), _gelu("none")),
     (_mul(_mul(_X, _ERF), 0.5), _gelu("none")),
-    (_mul(_Of(("silu", "relu", "gelu"), {"self": _X}, more=True), _Y), _gated),
+    (_mul(_Of(("silu", "gelu"), {"self": _X}, more=True), _Y), _gated),
     (_add(_Y, _mul(_TURNED, _value("sin"))), _rotation),
     (
         _Of(("scaled_dot_product_attention",), {"key": _repeated("key"), "value": _repeated("value")}, more=True),

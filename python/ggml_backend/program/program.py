@@ -159,7 +159,9 @@ class Step:
         node = build.node
         if all(0 in r.shape for r in build.results):  # nothing to compute
             return {
-                name: Val(r.shape, r.dtype, None, np.zeros(r.shape, r.dtype), name)
+                name: Val(
+                    r.shape, r.dtype, None, np.zeros(r.shape, "float32" if r.dtype == "bfloat16" else r.dtype), name
+                )
                 for name, r in zip(node.results, build.results, strict=True)
             }
         arguments = {name: _resolved(value, values) for name, value in node.arguments.items()}

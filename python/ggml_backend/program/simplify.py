@@ -131,7 +131,7 @@ def _with_pad(network: Network, conv: Node, pad: Node) -> Node | None:
     axes = len(network.values[kernel.name].shape) - 2
     befores, behinds = amounts[-2::-2], amounts[-1::-2]  # the first axis first
     own = conv.arguments.get("padding", [0])
-    if befores != behinds or len(befores) > axes or not isinstance(own, list):
+    if befores != behinds or axes < 1 or len(befores) > axes or not isinstance(own, list):
         return None
     added = [0] * (axes - len(befores)) + [n for n in befores if isinstance(n, int)]
     given = [n for n in own if isinstance(n, int)] * (axes if len(own) == 1 else 1)

@@ -149,9 +149,7 @@ def test_gelu(form, half_first, flipped):
 
 
 @pytest.mark.parametrize("flipped", [False, True])
-@pytest.mark.parametrize(
-    ("op", "arguments"), [("silu", {}), ("relu", {}), ("gelu", {}), ("gelu", {"approximate": "tanh"})]
-)
+@pytest.mark.parametrize(("op", "arguments"), [("silu", {}), ("gelu", {}), ("gelu", {"approximate": "tanh"})])
 def test_gated_units(op, arguments, flipped):
     w = Writer(4, flipped)
     a, b = w.input(3, 7), w.input(3, 7)
@@ -166,6 +164,43 @@ def test_gated_units_of_one_value_need_no_split(gate):
     w.network.nodes.append(Node("split.Tensor", {"self": x, "split_size": 5, "dim": -1}, ("half0", "half1"), ""))
     halves = Ref("half0"), Ref("half1")
     check(w, [w.both("mul", w.one("silu", halves[gate]), halves[1 - gate])], ["ggml_backend.glu"])
+
+
+@pytest.mark.parametrize("half", ["half0", "half1"])
+def test_a_half_may_be_its_own_gate(half):
+    w = Writer(5)
+    x = w.input(2, 3, 10)
+    w.network.values |= {"half0": Value((2, 3, 5), "float32"), "half1": Value((2, 3, 5), "float32")}
+    w.network.nodes.append(Node("split.Tensor", {"self": x, "split_size": 5, "dim": -1}, ("half0", "half1"), ""))
+    check(w, [w.both("mul", w.one("silu", Ref(half)), Ref(half))], ["split.Tensor", "ggml_backend.glu"])
+
+
+@pytest.mark.parametrize("split", [False, True])
+def test_gated_units_of_five_axes(split):
+    """A tensor has other axes then, which depend on how it was made."""
+    w = Writer(5)
+    x = w.node("permute", 2, 3, 2, 2, 10, self=w.input(2, 2, 3, 2, 10), dims=[0, 2, 1, 3, 4])
+    if split:
+        w.network.values |= {name: Value((2, 3, 2, 2, 5), "float32") for name in ("half0", "half1")}
+        w.network.nodes.append(Node("split.Tensor", {"self": x, "split_size": 5, "dim": -1}, ("half0", "half1"), ""))
+        gate, up = Ref("half1"), Ref("half0")
+    else:
+        gate, up = w.input(2, 3, 2, 2, 10), x
+    check(w, [w.both("mul", w.one("silu", gate), up)], ["permute", "ggml_backend.glu"])
+
+
+@pytest.mark.parametrize(
+    ("op", "arguments"), [("silu", {}), ("relu", {}), ("gelu", {}), ("gelu", {"approximate": "tanh"})]
+)
+def test_gates_keep_nan_and_infinity(op, arguments):
+    w = Writer(4)
+    values = [math.nan, math.inf, -math.inf, -1, 0, 1]
+    a, b = w.input(6, 6), w.input(6, 6)
+    w.arrays[a.name][:] = np.reshape(values, (6, 1))
+    w.arrays[b.name][:] = values
+    plain, found, _ = results(w, [w.both("mul", w.one(op, a, **arguments), b)])
+    for name in plain:
+        np.testing.assert_allclose(found[name], plain[name], rtol=1e-5)
 
 
 def rotated(w, x, cos, sin, half=None, last=None):
@@ -238,6 +273,39 @@ def heads_of_other_axes(w):
     return [w.node("scaled_dot_product_attention", b, r * kv, t, d, query=query, key=key, value=value)]
 
 
+def heads_repeated_by(first, second, third, tokens=4, width=8):
+    """These repeats of the axes before the heads, behind them and of the last give four heads of two, too."""
+
+    def network(w):
+        def repeated(x):
+            x = w.node("unsqueeze", 1, 2, 1, tokens, width, self=x, dim=2)
+            sizes = [first, 2, second, tokens, width * third]
+            x = w.one("clone", w.node("expand", *sizes, self=x, size=sizes))
+            return w.node("_unsafe_view", 1, 4, tokens, width, self=x, size=[1, 4, tokens, width])
+
+        query, key, value = w.input(1, 4, tokens, width), *(repeated(w.input(1, 2, tokens, width)) for _ in range(2))
+        return [w.node("scaled_dot_product_attention", 1, 4, tokens, width, query=query, key=key, value=value)]
+
+    return network
+
+
+def relu_of_a_gate(w):
+    """``reglu`` is 0 where this is ``0 inf``."""
+    return [w.both("mul", w.one("relu", w.input(3, 8)), w.input(3, 8))]
+
+
+def a_weight_as_epsilon(w):
+    """It may change later."""
+    x, eps = w.input(3, 8), w.weight(1)
+    w.network.arrays[eps.name][:] = EPS
+    return [w.both("mul", x, w.one("rsqrt", mean_square(w, x, eps)))]
+
+
+def a_rotation_that_is_too_wide(w):
+    """A file must not make large arrays of signs."""
+    return [rotated(w, w.input(1, 8192), w.input(1, 8192), w.input(1, 8192))]
+
+
 def broadcast_gate(w):
     return [w.both("mul", w.one("silu", w.input(3, 8)), w.input(8))]
 
@@ -264,6 +332,11 @@ NEAR = {
     "alpha": lambda w: (lambda x: [w.both("add", x, w.one("silu", x), alpha=2)])(w.input(3, 8)),
     "a gate that repeats": broadcast_gate,
     "whole groups of heads": heads_of_other_axes,
+    "whole groups of heads by the first axis": heads_repeated_by(2, 1, 1),
+    "repeated elements": heads_repeated_by(1, 1, 2, width=1),
+    "the gate of relu": relu_of_a_gate,
+    "a weight as epsilon": a_weight_as_epsilon,
+    "a wide rotation": a_rotation_that_is_too_wide,
     "halves of two values": rotation_of_another_value,
     "unequal parts": lambda w: [rotated(w, w.input(2, 8), w.input(2, 8), w.input(2, 8), half=3)],
 }
@@ -302,3 +375,70 @@ def test_networks_with_named_sizes_are_fused_once():
     found = engine.run(engine.step(named.at({"n": 9}), "test"), {x.name: given})
     expected = given / np.sqrt((given.astype(float) ** 2).mean(-1, keepdims=True) + EPS) * arrays["weight0"]
     assert np.abs(found[named.outputs[0]] - expected).max() < 1e-5
+
+
+LARGE = 10**400
+
+
+def change(op, **arguments):
+    """Changes arguments of the first node of an operator. ...: leaves one out."""
+
+    def changed(data):
+        node = next(node for node in data["nodes"] if node["op"] == op)
+        node["arguments"] = {k: v for k, v in (node["arguments"] | arguments).items() if v is not ...}
+
+    return changed
+
+
+def resize(name, shape, dtype="float32"):
+    return lambda data: data["values"].update({name: [shape, dtype]})
+
+
+def damaged_networks():
+    w = Writer(11)
+    x = w.input(3, 8)
+    yield w, [FORMS["rsqrt"](w, x, mean_square(w, x))], [
+        change("pow.Tensor_Scalar", exponent=LARGE), change("mean.dim", dim=[LARGE]), change("mean.dim", dim=None),
+        change("add.Tensor", other=LARGE), change("mul.Tensor", self=2, other=3), resize(x.name, []),
+    ]  # fmt: skip
+    w = Writer(12)
+    w.network.values |= {"half0": Value((3, 5), "float32"), "half1": Value((3, 5), "float32")}
+    w.network.nodes.append(
+        Node("split.Tensor", {"self": w.input(3, 10), "split_size": 5, "dim": -1}, ("half0", "half1"), "")
+    )
+    yield w, [w.both("mul", w.one("silu", Ref("half0")), Ref("half1"))], [
+        change("split.Tensor", self=...), change("split.Tensor", dim={"value": "input0"}), resize("half1", []),
+        change("mul.Tensor", self=1, other=1.5), resize("half0", [0, 5], "bfloat16"),
+    ]  # fmt: skip
+    w = Writer(13)
+    y = rotated(w, w.input(3, 8), w.input(8), w.input(8))
+    yield w, [y], [
+        change("slice.Tensor", start=LARGE), change("slice.Tensor", start=4.0), change("slice.Tensor", end=None),
+        resize("input0", [2**40, 2**7]), resize("input2", []), change("cat", tensors=[[None]]),
+    ]  # fmt: skip
+    w = Writer(14)
+    yield w, _HEADS(w), [
+        resize("value3", []), resize("value1", [4]), change("scaled_dot_product_attention", query=None),
+        change("scaled_dot_product_attention", query=...), change("expand", size=LARGE), change("clone", self=7),
+    ]  # fmt: skip
+    w = Writer(15)
+    x, kernel = w.node("constant_pad_nd", 3, 8, self=w.input(3, 8), pad=[0, 0]), w.weight(4, 8)
+    yield w, [w.node("convolution", 3, 4, input=x, weight=kernel, padding=[0])], [
+        change("constant_pad_nd", pad=[]), change("constant_pad_nd", pad=[LARGE, LARGE]),
+    ]  # fmt: skip
+
+
+_HEADS = heads_repeated_by(1, 2, 1)
+
+
+def test_damaged_networks_are_refused_or_run():
+    for w, outputs, damages in damaged_networks():
+        w.network.outputs = [value.name for value in outputs]
+        for damage in damages:
+            data = w.network.to_json()
+            damage(data)
+            try:
+                network = Network.from_json(data, w.network.arrays)
+                Engine([gb.Backend("CPU", n_threads=1)], {}).step(network, "test")
+            except gb.GgmlError:
+                pass

@@ -193,3 +193,31 @@ def test_models_that_cannot_be_exported_raise_as_in_compile():
         gbt.verify(Model().eval(), (torch.ones(2),))
     with pytest.raises(InvalidArgumentError, match="verify: the model is in training mode"):
         gbt.verify(nn.Linear(2, 2), (torch.ones(1, 2),))
+
+
+def shared_heads(q, k, v):
+    k, v = (z[:, :, None].expand(2, 2, 3, 5, 8).reshape(2, 6, 5, 8) for z in (k, v))
+    return F.scaled_dot_product_attention(q, k, v)
+
+
+@pytest.mark.parametrize(
+    ("function", "shapes"),
+    [
+        (lambda x, w: F.layer_norm(x.bfloat16(), (8,)) * w, [(3, 8), (8,)]),
+        (lambda x: x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + torch.full((1,), 1e-6).double()), [(3, 8)]),
+        (shared_heads, [(2, 1, 5, 8), (2, 2, 5, 8), (2, 2, 5, 8)]),
+        (shared_heads, [(1, 6, 5, 8), (2, 2, 5, 8), (2, 2, 5, 8)]),
+        (shared_heads, [(6, 5, 8), (2, 2, 5, 8), (2, 2, 5, 8)]),
+    ],
+    ids=["bfloat16", "float64", "one head", "one text", "no texts"],
+)
+def test_what_pytorch_computes_is_not_fused(function, shapes):
+    class Model(nn.Module):
+        def forward(self, *args):
+            return function(*args)
+
+    given = tuple(torch.randn(shape) for shape in shapes)
+    model = Model().eval()
+    found = gbt.compile(model, given)(*given)
+    assert found.dtype == model(*given).dtype
+    torch.testing.assert_close(found, model(*given), rtol=1e-6 if found.dtype == torch.float64 else 1e-5, atol=1e-6)

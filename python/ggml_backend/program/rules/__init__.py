@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from ...tensor import Tensor
 from ..build import EXACT, Build, NoRule, Val
 from ..network import Network, Ref
 
@@ -89,7 +90,10 @@ def translate(build: Build, arguments: Mapping[str, Any]) -> tuple[Any, ...]:
         made = found.function(build, **arguments)
     except _UNFIT as error:  # a file may hold any arguments
         raise NoRule(f"the arguments do not fit the rule: {type(error).__name__}: {error}") from error
-    return made if isinstance(made, tuple) else (made,)
+    results = made if isinstance(made, tuple) else (made,)
+    if not all(t is None or isinstance(t, Tensor) for t in results):
+        raise NoRule("all its arguments are numbers")
+    return results
 
 
 def _check_integers(build: Build, values: list[Val], arguments: Mapping[str, Any]) -> None:

@@ -48,7 +48,11 @@ def gelu(b: Build, self: Val, approximate: str = "none") -> Tensor:
 @rule("ggml_backend.glu")
 def glu(b: Build, self: Val, other: Val | None = None, op: Any = "swiglu", swapped: bool = False) -> Tensor:
     """A gated unit, which ``patterns.py`` finds."""
-    return ops.glu(b.dense(self), None if other is None else b.dense(other), op, swapped=swapped)
+
+    def rows(x: Val) -> Tensor:
+        return b.fold(x, -1, x.shape[-1]).contiguous() if x.ndim > 4 else b.dense(x)
+
+    return ops.glu(rows(self), None if other is None else rows(other), op, swapped=swapped)
 
 
 @rule("erf")
