@@ -1,8 +1,9 @@
 """Groups of nodes that one operator computes: norms, GELU, gated units, rotations of positions, repeated heads.
 
 A pattern is an expression of operators, as libraries write it. Each pattern has a function that makes the nodes that
-take its place. All values are float32, and nodes in the middle have no other reader. So the network computes the same
-with fewer nodes. ``ggml_backend.torch.verify`` compares the result with PyTorch.
+take its place. All values are float32, and nodes in the middle have no other reader. So fewer nodes compute
+the same, but for rounding and for values whose squares overflow. ``ggml_backend.torch.verify`` compares the result with
+PyTorch.
 """
 
 from __future__ import annotations
