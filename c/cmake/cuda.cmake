@@ -14,7 +14,6 @@ list(FILTER cuda_sources EXCLUDE REGEX "_hopper\\.cu$")
 include(cmake/cuda_architectures.cmake)
 gb_cuda_has_hopper("${CMAKE_CUDA_ARCHITECTURES}" "${CMAKE_CUDA_ARCHITECTURES_NATIVE}" cuda_has_hopper)
 set(cuda_has_hopper ${cuda_has_hopper} PARENT_SCOPE) # for the tests
-# Kernels for 9.0a, and for no other architecture, so that code of a kernel is complete. Without 9.0a they are empty.
 # For tools/check_cuda.sh: how products of one and few rows read weights (kernels/stream.cuh).
 set(GGML_CUDA_STREAM "" CACHE STRING "GB_STREAM of src/cuda/kernels/stream.cuh, 0 to 3; empty: its default")
 mark_as_advanced(GGML_CUDA_STREAM)
@@ -23,6 +22,7 @@ if(NOT GGML_CUDA_STREAM STREQUAL "")
         PROPERTIES COMPILE_DEFINITIONS GB_STREAM=${GGML_CUDA_STREAM})
 endif()
 
+# Kernels for 9.0a, and for no other architecture, so that code of a kernel is complete. Without 9.0a they are empty.
 function(ggml_backend_cuda_hopper name)
     if(cuda_has_hopper)
         set_target_properties(${name} PROPERTIES CUDA_ARCHITECTURES 90a-real)

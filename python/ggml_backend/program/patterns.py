@@ -64,7 +64,7 @@ class _Graph:
         return tuple(self.network.values[value.name].sizes)
 
     def source(self, value: Any) -> Any:
-        """What the node of a value in a pattern has as ``self``."""
+        """The argument ``self`` of the node that makes a value."""
         return self.producers[value.name].arguments["self"]
 
     def fresh(self, name: str) -> str:

@@ -3,8 +3,8 @@
 // `sh tools/check_cuda.sh 90 16 streams` compiles and measures all values on a device. Measured on an
 // H200 (copy rate 4.2 TB/s, 132 multiprocessors), weights of 8192 x 8192: one row of Q4_0 reads at
 // 54 % of the copy rate, eight rows at 30 %. At 750 ns, 24 KB in flight on a multiprocessor are
-// enough for 4.2 TB/s. One row has 71 KB in flight, eight rows 55 KB. So too few bytes are not the
-// first cause.
+// enough for 4.2 TB/s. The kernel of one row has 71 KB in flight, and that of few rows 55 KB. So too
+// few bytes are not the first cause.
 //
 //   0  as measured. One row: of 10.8 cycles between two instructions of a warp, 5.8 go to waiting for
 //      loads. The loop waits for the weights, then loads 48 bytes of activations for each lane, and
@@ -21,10 +21,15 @@
 //        bytes of the sectors, 0 and 1          224, 164     416, 296  336, 246  352, 172
 //        lines of a warp's stage, 0 and 1       88, 36       160, 55   126, 47   152, 40
 //
-//   2  as 1, with more warps and bytes in flight. One row: two rows of weights a warp instead of
-//      four, and twice the stages. 8192 rows are 4,096 warps, not 2,048; 20 of 64 are resident on a
-//      multiprocessor, not 15.5; a warp has 5.8 KB in flight, not 4.6. It reads activations twice as
-//      often. Few rows: more warps share rows, up to three blocks on a multiprocessor.
+//   2  as 1, with more warps and bytes in flight. One row: a warp has two rows of weights
+//      instead of four, and twice the stages, so it reads activations twice as often.
+//
+//                                                  0 and 1   2
+//        warps for 8192 rows                       2,048     4,096
+//        warps on a multiprocessor, at most 64     15.5      20
+//        bytes in flight, of a warp                4.6 KB    5.8 KB
+//
+//      Few rows: more warps share rows, up to three blocks on a multiprocessor.
 //   3  as 2, but only as many blocks as fit, each with several rows, one after the other. The ring of
 //      stages crosses rows: copies of the next rows begin before the sums of these are stored. A
 //      block that starts anew waits 0.75 us for memory. That counts from two waves of blocks on, as
