@@ -2,8 +2,8 @@
 //
 //   recompute.c            the public functions; limits, rounds and choices
 //   recompute_simulate.c   finds a sequence within a limit
-//   recompute_sequence.c   counts the peak and the work of a sequence
 //   recompute_remove.c     removes repetitions that are not needed
+//   recompute_sequence.c   counts the peak and the work of a sequence
 //
 // Each file uses only files below it. A step is the unit of work: a nanosecond or two. Budgets count
 // steps, so equal inputs give equal results.

@@ -115,7 +115,7 @@ void gb_bytes_quantize_rows(const struct gb_cpu_call * call, const struct gb_gem
 
 enum { PREFETCH_AHEAD = 4096 }; // bytes
 
-// Term k0 of each row, for dot_q8.
+// Addresses of a term of each row, as kernels take them.
 struct places {
     const int8_t * q[GB_BYTE_DOTS_ROWS];
     const float *dx[GB_BYTE_DOTS_ROWS], *s[GB_BYTE_DOTS_ROWS];

@@ -45,6 +45,7 @@ static inline int gb_bytes_tile_kind(const struct gb_unpack * unpack) {
 // Consecutive rows of activations for dot products.
 size_t gb_bytes_row_size(int64_t k, int kind);
 void gb_bytes_quantize_rows(const struct gb_cpu_call * call, const struct gb_gemm * p, int kind, char * rows);
+
 // Consecutive columns of weights.
 struct gb_bytes_columns {
     const char * data;
