@@ -68,6 +68,7 @@ NOT_RUN = {
     ("docs/howto/pytorch.md", "import ggml_backend.torch"): "a real model; tests/python/pytorch has small ones",
     ("docs/howto/bring-your-model.md", "model = BertModel"): "a real model; tests/python/pytorch has small ones",
     ("docs/howto/bring-your-model.md", "print(gbt.explain"): "tests/python/pytorch/test_torch_compile.py does the same",
+    ("docs/howto/bring-your-model.md", "print(gbt.verify"): "test_torch_verify.py does the same",
     ("docs/howto/bring-your-model.md", "decoder = gbt.with_cache"): "test_torch_caches.py does the same",
     ("docs/howto/bring-your-model.md", "program = gb.load_onnx"): "needs the package onnx and a model",
     ("docs/howto/bring-your-model.md", "program = gbt.compile(model, (x,), devices"): "needs an NVIDIA device",
