@@ -52,7 +52,9 @@ class _Ticket:
 class State:
     """One open device: the object of its class, and the library's state for it."""
 
-    __slots__ = ("at_once", "device", "failures", "handle", "has_numpy_arrays", "host", "name", "queue", "queued")
+    __slots__ = (
+        "at_once", "device", "failures", "handle", "has_numpy_arrays", "host", "name", "queue", "queued", "waiting"
+    )  # fmt: skip
     handle: int  # the handle that C holds
 
     def __init__(self, name: str, device: Any) -> None:
@@ -67,6 +69,7 @@ class State:
         # Failures and tickets of queued work that no caller has waited for yet. They have no lock: an interrupt
         # right after acquiring it would hold it forever. Each access is one atomic step.
         self.failures: deque[BaseException] = deque()
+        self.waiting: set[int] = set()  # the waits in progress for queued work
         self.queued: deque[_Ticket] = deque()
 
     def run(self, program: Callable[[], object]) -> None:
@@ -151,11 +154,16 @@ class State:
             return
         queued = self._taken()
         try:
+            if queued:
+                self.waiting.add(id(queued))
             with self.noting("in synchronize()"):
                 self.device.synchronize()
         except Exception as error:
-            self.fail(error)
+            if queued or self.waiting:  # the device may tell this caller what another one's work did
+                self.fail(error)
             raise
+        finally:
+            self.waiting.discard(id(queued))
         left = sum(not t.done for t in queued)
         if left > 0:
             for t in queued:

@@ -89,6 +89,59 @@ def test_a_failed_run_reports_its_failure(name, access, cpu):
     assert np.all(w.y.numpy(copy=True) == 4)
 
 
+class Cut(OnDemand):
+    """A queue whose ``synchronize`` raises once, to the thread that did not queue the work."""
+
+    armed: ClassVar[bool] = False
+    entered, raised = threading.Event(), threading.Event()
+
+    def synchronize(self) -> None:
+        if self.jobs and threading.current_thread().name == "runs":
+            super().synchronize()
+            Cut.entered.set()
+            assert Cut.raised.wait(30)
+        elif Cut.armed:
+            Cut.armed = False
+            Cut.raised.set()
+            raise ConnectionError("the device is gone")
+        else:
+            super().synchronize()
+
+
+gb.devices.register_device("CUT", Cut)
+
+
+@pytest.mark.parametrize("access", ["set", "get", "clear"])
+def test_a_failed_wait_for_nothing_fails_no_later_run(access, cpu):
+    w = Doubles("CUT", cpu)
+    Cut.armed = True
+    with pytest.raises(ConnectionError, match="the device is gone"):
+        ACCESSES[access](w)
+    assert w.sched.compute(w.graph)
+    assert np.all(w.y.numpy(copy=True) == 2)
+
+
+def test_a_failure_that_another_thread_sees_fails_the_run(cpu):
+    w = Doubles("CUT", cpu)
+    Cut.entered.clear(), Cut.raised.clear()
+    raised: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            w.sched.compute(w.graph)
+        except ConnectionError as error:
+            raised.append(error)
+
+    thread = threading.Thread(target=run, name="runs")
+    thread.start()
+    assert Cut.entered.wait(30)
+    Cut.armed = True
+    with pytest.raises(ConnectionError):
+        w.buffer.clear(0)
+    thread.join()
+    assert len(raised) == 1
+
+
 def test_a_queue_needs_synchronize():
     class Lost(gb.devices.Device):
         def submit(self, work):
