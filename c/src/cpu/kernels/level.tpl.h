@@ -18,6 +18,7 @@
 #include "recurrent.tpl.h"
 #include "resample.tpl.h"
 #include "moves.tpl.h"
+#include "b32.tpl.h"
 #include "blocks.tpl.h"
 #include "gemm.tpl.h"
 #include "convolution.tpl.h"

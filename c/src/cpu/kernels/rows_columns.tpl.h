@@ -6,11 +6,12 @@
 // places in the tile. So a result depends on k alone, not on the other rows and columns. Columns
 // and rows have constant distances, so that a few addresses are enough and stay in registers.
 //
-// Each step prefetches one cache line of the next tile. Bursts of prefetches between two tiles
-// would fill the queue of outstanding loads and stall the arithmetic. Lines go to the second-level
-// cache (compiler.h), and to the first-level cache just before their use.
+// The steps prefetch each cache line of the next tile once, in turns. Bursts of prefetches between
+// two tiles would fill the queue of outstanding loads and stall the arithmetic. Lines go to the
+// second-level cache (compiler.h), and to the first-level cache just before their use.
 
 #define RC_W 4
+#define RC_LINE 64 // bytes of a cache line
 #define RC_NEAR 384 // distance of prefetches to the first-level cache, in bytes
 #if V_REGISTERS < 32
 #    define RC_X GB_ROWS_X_NARROW
@@ -32,6 +33,25 @@ static ALWAYS_INLINE void rc_store_(int nx, vf acc[RC_W][RC_X], int nw, float * 
 #endif
 
 #define ROWS_COLUMNS(name, T, LOAD)                                                                                 \
+    enum { name##_line_ = RC_LINE / sizeof(T) < V_N ? V_N : RC_LINE / sizeof(T) };                                  \
+    static ALWAYS_INLINE void name##_step_(int nx, const T * const * c, const float * const * r, int64_t p,         \
+        vf acc[RC_W][RC_X]) {                                                                                       \
+        vf wv[RC_W];                                                                                                \
+        UNROLL                                                                                                      \
+        for (int i = 0; i < RC_W; i++) {                                                                            \
+            wv[i] = LOAD(c[i] + p);                                                                                 \
+            IN_REGISTER(wv[i]);                                                                                     \
+        }                                                                                                           \
+        UNROLL                                                                                                      \
+        for (int j = 0; j < nx; j++) {                                                                              \
+            vf xv = v_load(r[j] + p);                                                                               \
+            IN_REGISTER(xv);                                                                                        \
+            UNROLL                                                                                                  \
+            for (int i = 0; i < RC_W; i++) {                                                                        \
+                acc[i][j] = v_fma(wv[i], xv, acc[i][j]);                                                            \
+            }                                                                                                       \
+        }                                                                                                           \
+    }                                                                                                               \
     static ALWAYS_INLINE void name##_tile_(int nx, int64_t k, int nw, const char * w, size_t nb_w, const float * x, \
         size_t ldx, float * y, int64_t ldy, bool accumulate, const char * const * next) {                           \
         vf acc[RC_W][RC_X];                                                                                         \
@@ -52,24 +72,19 @@ static ALWAYS_INLINE void rc_store_(int nx, vf acc[RC_W][RC_X], int nw, float * 
         for (int j = 0; j < nx; j++) {                                                                              \
             r[j] = x + (size_t) j * ldx;                                                                            \
         }                                                                                                           \
-        for (; p + V_N <= k; p += V_N) {                                                                            \
-            vf wv[RC_W];                                                                                            \
+        for (; p + name##_line_ <= k; p += name##_line_) {                                                          \
             UNROLL                                                                                                  \
-            for (int i = 0; i < RC_W; i++) {                                                                        \
-                wv[i] = LOAD(c[i] + p);                                                                             \
-                IN_REGISTER(wv[i]);                                                                                 \
-                PREFETCH((const char *) (c[i] + p) + RC_NEAR);                                                      \
-                PREFETCH_L2(later[i] + (size_t) p * sizeof(T));                                                     \
-            }                                                                                                       \
-            UNROLL                                                                                                  \
-            for (int j = 0; j < nx; j++) {                                                                          \
-                vf xv = v_load(r[j] + p);                                                                           \
-                IN_REGISTER(xv);                                                                                    \
+            for (int s = 0; s < name##_line_ / V_N; s++) {                                                          \
                 UNROLL                                                                                              \
-                for (int i = 0; i < RC_W; i++) {                                                                    \
-                    acc[i][j] = v_fma(wv[i], xv, acc[i][j]);                                                        \
+                for (int i = s; i < RC_W; i += name##_line_ / V_N) {                                                \
+                    PREFETCH((const char *) (c[i] + p) + RC_NEAR);                                                  \
+                    PREFETCH_L2(later[i] + (size_t) p * sizeof(T));                                                 \
                 }                                                                                                   \
+                name##_step_(nx, c, r, p + s * V_N, acc);                                                           \
             }                                                                                                       \
+        }                                                                                                           \
+        for (; p + V_N <= k; p += V_N) {                                                                            \
+            name##_step_(nx, c, r, p, acc);                                                                         \
         }                                                                                                           \
         if (p < k) {                                                                                                \
             const int n = (int) (k - p);                                                                            \

@@ -8,8 +8,6 @@
 
 #include <string.h>
 
-#include "b32.tpl.h"
-
 // -------------------------------------------------------------------------------------------------- blocks of 32 terms
 
 enum { UNPACK_BLOCKS = GB_UNPACK_MAX / 32 };

@@ -21,18 +21,6 @@
 
 enum { WQ_V = 32 / V_N }; // vectors of a block
 
-static inline vf wq_load_(const int8_t * p) {
-#if HAVE_LOAD_I8
-    return v_load_i8(p);
-#else
-    float x[V_N];
-    for (int i = 0; i < V_N; i++) {
-        x[i] = (float) p[i];
-    }
-    return v_load(x);
-#endif
-}
-
 // Scale of block b of row c, times the weight of the row for result j. 0 if the weight is 0.
 struct wq_factors_ {
     float of[WQ_X][WQ_BLOCKS][WQ_ROWS];
@@ -77,7 +65,7 @@ static ALWAYS_INLINE void wq_rows_(const struct wq_factors_ * f, int nx, int blo
             }
             UNROLL
             for (int i = 0; i < WQ_V; i++) {
-                q[i] = wq_load_((const int8_t *) block + GB_AT(q8_0, qs) + i * V_N);
+                q[i] = bytes_at_((const int8_t *) block + GB_AT(q8_0, qs) + i * V_N);
             }
             UNROLL
             for (int j = 0; j < nx; j++) {
@@ -136,88 +124,120 @@ static void weigh_q8_0(const struct gb_weigh * p) {
     }
 }
 
-// Floats: WEIGH_X results at a time, and up to WEIGH_V vectors of columns. A load is used for all of the results.
+// Floats: the sums of up to WEIGH_X results times up to WEIGH_V vectors of columns, a tile, stay in registers, so the
+// rows are read once for each tile. The first tile prefetches all columns for the others: the lines of a tile alone are
+// no sequence that a processor recognizes.
+#define WEIGH_X 4
 #define WEIGH_V 8
 #if V_REGISTERS < 32
-#    define WEIGH_X 2
+#    define WEIGH_OF_4 2 // vectors of columns for four results
 #else
-#    define WEIGH_X 4
+#    define WEIGH_OF_4 4
 #endif
-#define WEIGH_LATER 8 // prefetch distance in rows
+#define WEIGH_ROWS 64 // rows that stay in the first-level cache
+#define WEIGH_LATER 2048 // prefetch distance in bytes, and in rows if there are gaps between them
+#define WEIGH_LINE 64
 
-// Adds nv vectors of columns, the last one with `lanes` lanes, to nx results.
-#define WEIGH(name, T, LOAD)                                                                                          \
-    static ALWAYS_INLINE void name##_block_(int nx, int nv, bool whole, int lanes, const struct gb_weigh * p,         \
-        const char * x, const float * w, float * y) {                                                                 \
-        vf sum[WEIGH_X][WEIGH_V];                                                                                     \
-        UNROLL                                                                                                        \
-        for (int j = 0; j < nx; j++) {                                                                                \
-            UNROLL                                                                                                    \
-            for (int i = 0; i < nv; i++) {                                                                            \
-                const float * const from = y + j * p->ldy + i * V_N;                                                  \
-                sum[j][i] = whole ? v_load(from) : v_load_n(from, lanes);                                             \
-            }                                                                                                         \
-        }                                                                                                             \
-        for (int64_t c = 0; c < p->n; c++, x += p->nb_x) {                                                            \
-            const T * const row = (const T *) (const void *) x;                                                       \
-            vf v[WEIGH_V];                                                                                            \
-            UNROLL                                                                                                    \
-            for (int i = 0; i < nv; i++) {                                                                            \
-                v[i] = whole ? LOAD(row + i * V_N) : LOAD##_N(row + i * V_N, lanes);                                  \
-                PREFETCH((const char *) (row + i * V_N) + WEIGH_LATER * p->nb_x);                                     \
-            }                                                                                                         \
-            UNROLL                                                                                                    \
-            for (int j = 0; j < nx; j++) {                                                                            \
-                const float weight = w[j * p->ldw + c];                                                               \
-                if (weight != 0) {                                                                                    \
-                    UNROLL                                                                                            \
-                    for (int i = 0; i < nv; i++) {                                                                    \
-                        sum[j][i] = v_fma(v[i], v_set(weight), sum[j][i]);                                            \
-                    }                                                                                                 \
-                }                                                                                                     \
-            }                                                                                                         \
-        }                                                                                                             \
-        UNROLL                                                                                                        \
-        for (int j = 0; j < nx; j++) {                                                                                \
-            UNROLL                                                                                                    \
-            for (int i = 0; i < nv; i++) {                                                                            \
-                if (whole) {                                                                                          \
-                    v_store(y + j * p->ldy + i * V_N, sum[j][i]);                                                     \
-                } else {                                                                                              \
-                    v_store_n(y + j * p->ldy + i * V_N, sum[j][i], lanes);                                            \
-                }                                                                                                     \
-            }                                                                                                         \
-        }                                                                                                             \
-    }                                                                                                                 \
-    /* All columns of nx results. `most`: vectors whose sums and loads fit into the registers. */                     \
-    static ALWAYS_INLINE void name##_results_(int nx, int most, const struct gb_weigh * p, const float * w,           \
-        float * y) {                                                                                                  \
-        int64_t i = 0;                                                                                                \
-        for (; i + most * V_N <= p->k; i += most * V_N) {                                                             \
-            name##_block_(nx, most, true, V_N, p, (const char *) p->x + (size_t) i * sizeof(T), w, y + i);            \
-        }                                                                                                             \
-        for (; i + V_N <= p->k; i += V_N) {                                                                           \
-            name##_block_(nx, 1, true, V_N, p, (const char *) p->x + (size_t) i * sizeof(T), w, y + i);               \
-        }                                                                                                             \
-        if (i < p->k) {                                                                                               \
-            name##_block_(nx, 1, false, (int) (p->k - i), p, (const char *) p->x + (size_t) i * sizeof(T), w, y + i); \
-        }                                                                                                             \
-    }                                                                                                                 \
-    static void name(const struct gb_weigh * p) {                                                                     \
-        int j = 0;                                                                                                    \
-        for (; j + WEIGH_X <= p->nx; j += WEIGH_X) {                                                                  \
-            name##_results_(WEIGH_X, 4, p, p->w + j * p->ldw, p->y + j * p->ldy);                                     \
-        }                                                                                                             \
-        for (; j + 2 <= p->nx; j += 2) {                                                                              \
-            name##_results_(2, 4, p, p->w + j * p->ldw, p->y + j * p->ldy);                                           \
-        }                                                                                                             \
-        for (; j < p->nx; j++) {                                                                                      \
-            if (p->k >= WEIGH_V * V_N) {                                                                              \
-                name##_results_(1, WEIGH_V, p, p->w + j * p->ldw, p->y + j * p->ldy);                                 \
-            } else {                                                                                                  \
-                name##_results_(1, 4, p, p->w + j * p->ldw, p->y + j * p->ldy);                                       \
-            }                                                                                                         \
-        }                                                                                                             \
+// True if no weight of nx results is 0. To compare each weight where it is used takes as long as to multiply.
+static inline bool weigh_all_(int nx, int64_t n, const float * w, int64_t ldw) {
+    int zeros = 0;
+    for (int j = 0; j < nx; j++) {
+        for (int64_t c = 0; c < n; c++) {
+            zeros += w[j * ldw + c] == 0;
+        }
+    }
+    return zeros == 0;
+}
+
+// A tile with nv vectors of columns, the last one with `lanes` lanes. `all`: no weight is 0. `ahead`: bytes of each row
+// to prefetch.
+#define WEIGH(name, T, LOAD)                                                                                       \
+    static ALWAYS_INLINE void name##_tile_(int nx, int nv, int lanes, bool all, size_t ahead,                      \
+        const struct gb_weigh * p, const char * x, const float * w, float * y) {                                   \
+        const bool whole = lanes == V_N;                                                                           \
+        const size_t later = ahead == 0 ? 0 : (WEIGH_LATER + ahead - 1) / ahead * p->nb_x;                         \
+        vf sum[WEIGH_X][WEIGH_V];                                                                                  \
+        UNROLL                                                                                                     \
+        for (int j = 0; j < nx; j++) {                                                                             \
+            UNROLL                                                                                                 \
+            for (int i = 0; i < nv; i++) {                                                                         \
+                const float * const from = y + j * p->ldy + i * V_N;                                               \
+                sum[j][i] = whole ? v_load(from) : v_load_n(from, lanes);                                          \
+            }                                                                                                      \
+        }                                                                                                          \
+        for (int64_t c = 0; c < p->n; c++, x += p->nb_x) {                                                         \
+            const T * const row = (const T *) (const void *) x;                                                    \
+            vf v[WEIGH_V];                                                                                         \
+            for (size_t at = 0; at < ahead; at += WEIGH_LINE) {                                                    \
+                PREFETCH(x + later + at);                                                                          \
+            }                                                                                                      \
+            UNROLL                                                                                                 \
+            for (int i = 0; i < nv; i++) {                                                                         \
+                v[i] = whole ? LOAD(row + i * V_N) : LOAD##_N(row + i * V_N, lanes);                               \
+            }                                                                                                      \
+            UNROLL                                                                                                 \
+            for (int j = 0; j < nx; j++) {                                                                         \
+                const float weight = w[j * p->ldw + c];                                                            \
+                if (all || weight != 0) {                                                                          \
+                    UNROLL                                                                                         \
+                    for (int i = 0; i < nv; i++) {                                                                 \
+                        sum[j][i] = v_fma(v[i], v_set(weight), sum[j][i]);                                         \
+                    }                                                                                              \
+                }                                                                                                  \
+            }                                                                                                      \
+        }                                                                                                          \
+        UNROLL                                                                                                     \
+        for (int j = 0; j < nx; j++) {                                                                             \
+            UNROLL                                                                                                 \
+            for (int i = 0; i < nv; i++) {                                                                         \
+                if (whole) {                                                                                       \
+                    v_store(y + j * p->ldy + i * V_N, sum[j][i]);                                                  \
+                } else {                                                                                           \
+                    v_store_n(y + j * p->ldy + i * V_N, sum[j][i], lanes);                                         \
+                }                                                                                                  \
+            }                                                                                                      \
+        }                                                                                                          \
+    }                                                                                                              \
+    /* All columns of nx results, in tiles of `most` vectors, then of one. */                                      \
+    static ALWAYS_INLINE void name##_results_(int nx, int most, bool all, size_t ahead, const struct gb_weigh * p, \
+        const float * w, float * y) {                                                                              \
+        const char * x = p->x;                                                                                     \
+        int64_t left = p->k;                                                                                       \
+        for (; left >= most * V_N; left -= most * V_N, x += most * V_N * sizeof(T), y += most * V_N, ahead = 0) {  \
+            name##_tile_(nx, most, V_N, all, ahead, p, x, w, y);                                                   \
+        }                                                                                                          \
+        for (; left >= V_N; left -= V_N, x += V_N * sizeof(T), y += V_N, ahead = 0) {                              \
+            name##_tile_(nx, 1, V_N, all, ahead, p, x, w, y);                                                      \
+        }                                                                                                          \
+        if (left > 0) {                                                                                            \
+            name##_tile_(nx, 1, (int) left, all, ahead, p, x, w, y);                                               \
+        }                                                                                                          \
+    }                                                                                                              \
+    static ALWAYS_INLINE void name##_block_(bool all, const struct gb_weigh * p) {                                 \
+        size_t ahead = (size_t) p->k * sizeof(T);                                                                  \
+        int j = 0;                                                                                                 \
+        for (; j + 4 <= p->nx; j += 4, ahead = 0) {                                                                \
+            name##_results_(4, WEIGH_OF_4, all, ahead, p, p->w + j * p->ldw, p->y + j * p->ldy);                   \
+        }                                                                                                          \
+        for (; j + 2 <= p->nx; j += 2, ahead = 0) {                                                                \
+            name##_results_(2, 4, all, ahead, p, p->w + j * p->ldw, p->y + j * p->ldy);                            \
+        }                                                                                                          \
+        if (j < p->nx) {                                                                                           \
+            name##_results_(1, WEIGH_V, all, ahead, p, p->w + j * p->ldw, p->y + j * p->ldy);                      \
+        }                                                                                                          \
+    }                                                                                                              \
+    static void name(const struct gb_weigh * whole) {                                                              \
+        struct gb_weigh p = *whole;                                                                                \
+        for (int64_t left = whole->n; left > 0; left -= p.n) {                                                     \
+            p.n = left < WEIGH_ROWS ? left : WEIGH_ROWS;                                                           \
+            if (weigh_all_(p.nx, p.n, p.w, p.ldw)) {                                                               \
+                name##_block_(true, &p);                                                                           \
+            } else {                                                                                               \
+                name##_block_(false, &p);                                                                          \
+            }                                                                                                      \
+            p.x = (const char *) p.x + (size_t) p.n * p.nb_x;                                                      \
+            p.w += p.n;                                                                                            \
+        }                                                                                                          \
     }
 
 WEIGH(weigh_f32, float, LOAD_F32)
