@@ -53,7 +53,7 @@ def minilm(tree: str) -> None:
 def device(name: str) -> None:
     with gb.cluster.start(deadline=20, n_threads=1):
         report = gb.testing.check_device(name, quick=True, only=["graphs", "memory"])
-        assert report.ok, report
+        assert report.ok, str(report)
 
 
 def weights(path: str, *other: str) -> None:

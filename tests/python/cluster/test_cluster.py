@@ -68,7 +68,7 @@ def test_cuts_follow_each_other_without_rank_0():
 def test_a_rank_is_a_device_like_others(device, only):
     with simulated(3, jitter=0.0005, seed=1):
         report = gb.testing.check_device(device, quick=True, only=only)
-    assert report.ok, report
+    assert report.ok, str(report)
 
 
 @pytest.mark.parametrize("seed", range(max(N_GRAPHS // 20, 1)))
@@ -76,7 +76,7 @@ def test_random_graphs_over_a_network_with_random_delays(seed):
     """The random graphs of check_device. About half of them run with the scheduler's checks."""
     with simulated(3, jitter=0.002, seed=seed):
         report = gb.testing.check_device("MPI1:CPU", seed=seed, quick=True, only="graphs/random/*")
-    assert report.ok, report
+    assert report.ok, str(report)
 
 
 def test_pending_runs_are_issued_before_results_arrive():

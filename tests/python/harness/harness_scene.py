@@ -1034,7 +1034,11 @@ def _kind(status: int | None, printed: str) -> str:
 def out_of_memory(error: BaseException) -> bool:
     """True for an exception that Python, NumPy or cffi raises after a failed allocation."""
     text = str(error)
-    return isinstance(error, (MemoryError, SystemError)) or (isinstance(error, RuntimeError) and "can't" in text)
+    return (
+        isinstance(error, (MemoryError, SystemError))
+        or (isinstance(error, RuntimeError) and "can't" in text)
+        or (isinstance(error, ValueError) and text.startswith("Iterator operand was NULL"))  # numpy.ufunc.at
+    )
 
 
 def lost_by_python(error: SystemError) -> bool:
