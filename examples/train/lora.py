@@ -29,7 +29,7 @@ import numpy.typing as npt
 import ggml_backend as gb
 from ggml_backend import ops
 
-from ..command import Interrupts, count, run
+from ..command import Interrupts, count, read_text, run
 
 Floats = npt.NDArray[np.float32]
 Tokens = npt.NDArray[np.int32]
@@ -294,6 +294,9 @@ def main() -> None:
     parser.add_argument("--pieces", type=count(1024), default=4, help="pieces per step (default: %(default)s)")
     parser.add_argument("--threads", type=count(512), help="CPU threads (default: the usable cores)")
     args = parser.parse_args()
+    if args.out.is_dir():
+        parser.error(f"--out {args.out} is a folder: name a file")
+    args.out.parent.mkdir(parents=True, exist_ok=True)  # an error here comes before the training
     backend = gb.Backend("CPU", n_threads=args.threads) if args.threads else gb.Backend("CPU")
     trainer = LoraTrainer(args.model, backend, parts=args.parts, rank=args.rank, n_tokens=args.tokens)
     train(trainer, args)
@@ -306,7 +309,7 @@ def train(trainer: LoraTrainer, args: argparse.Namespace) -> None:
     from ggml_backend.models import tokenizer_of
 
     with gb.gguf.open(args.model) as file:
-        tokens = np.array(tokenizer_of(file.metadata).encode(args.text.read_text(encoding="utf-8")), np.int32)
+        tokens = np.array(tokenizer_of(file.metadata).encode(read_text(args.text)), np.int32)
     training, validation = pieces_of(tokens, args.tokens)
     rng = np.random.default_rng(1)
     print(f"{len(tokens)} tokens; validation {trainer.loss_on(validation):.4f}", flush=True)
