@@ -117,7 +117,8 @@ class Optimizer(Local):
     """
 
     __slots__ = ("_added", "_grads", "_graphs", "_hyper", "_limits", "_loss", "_lost", "_max_norm", "_more", "_share",
-                 "_state", "_torn", "_weights", "_zeros", "lr", "max_norm", "n_steps", "norm", "weight_decay")  # fmt: skip
+                 "_state", "_torn", "_weights", "_zeros", "lr", "max_norm", "n_steps", "norm",
+                 "weight_decay")  # fmt: skip
 
     _moments: ClassVar[tuple[str, ...]] = ()  # names of the state tensors of each weight
     lr: float
