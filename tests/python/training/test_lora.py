@@ -90,6 +90,14 @@ def test_a_step_keeps_the_results_of_one_block(tmp_path: Path, cpu: gb.Backend) 
     assert peaks[0] + trainer.activations.nbytes < 0.4 * peaks[1]
 
 
+def test_all_tokens_share_the_numbers_of_the_vocabulary(tmp_path: Path, cpu: gb.Backend) -> None:
+    """One constant, not one for each few tokens whose logits are in memory together."""
+    small_models.write(tmp_path / "model.gguf", small_models.SMALL["llama"])
+    trainer = LoraTrainer(tmp_path / "model.gguf", cpu, rank=1, n_tokens=64)
+    vocabulary = trainer.frozen["token_embd.weight"].shape[0]
+    assert [t.shape for t in trainer.optimizer.graph.leafs].count((vocabulary,)) == 1
+
+
 def test_the_loss_falls_and_only_adapters_change(trainer: LoraTrainer) -> None:
     before = {name: t.numpy(copy=True) for name, t in trainer.frozen.items()}
     known = pieces(trainer, 2)
