@@ -111,6 +111,16 @@ def run(main: Callable[[], None], name: str) -> NoReturn:
     sys.exit(0)
 
 
+def read_text(path: Path) -> str:
+    """The text of a file. If it is not UTF-8, the error names the file."""
+    try:
+        return path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise ValueError(
+            f"{path} is not a text in UTF-8: byte {error.start} is {path.read_bytes()[error.start]:#04x}"
+        ) from None
+
+
 class Interrupts:
     """Notes Ctrl-C in a ``with`` block, so that the current step can complete. A second Ctrl-C ends the program."""
 

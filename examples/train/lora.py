@@ -29,7 +29,7 @@ import numpy.typing as npt
 import ggml_backend as gb
 from ggml_backend import ops
 
-from ..command import Interrupts, count, run
+from ..command import Interrupts, count, read_text, run
 
 Floats = npt.NDArray[np.float32]
 Tokens = npt.NDArray[np.int32]
@@ -82,6 +82,8 @@ class Network:
     ) -> None:
         self.sizes, self.w, self.adapters, self.scale, self.tokens = sizes, w, adapters, scale, tokens
         self.positions = tokens.context.constant(np.arange(tokens.size, dtype=np.int32))
+        self.head = "output.weight" if "output.weight" in w else "token_embd.weight"
+        self.numbers = tokens.context.constant(np.arange(w[self.head].shape[0], dtype=np.float32))  # of all tokens
 
     def linear(self, name: str, x: gb.Tensor) -> gb.Tensor:
         y = ops.mul_mat(self.w[name], x, prec="f32")
@@ -122,8 +124,7 @@ class Network:
 
     def logits(self, x: gb.Tensor) -> gb.Tensor:
         """The logits of rows that the last block computed."""
-        head = "output.weight" if "output.weight" in self.w else "token_embd.weight"
-        return self.linear(head, self.norm("output_norm", x))
+        return self.linear(self.head, self.norm("output_norm", x))
 
     def loss(self, x: gb.Tensor, targets: gb.Tensor) -> tuple[gb.Tensor, gb.Tensor]:
         """The mean cross entropy, and the logits of the last tokens."""
@@ -131,15 +132,13 @@ class Network:
         for i in range(0, n, HEAD_ROWS):
             rows = min(HEAD_ROWS, n - i)
             logits = self.logits(x[i : i + rows])
-            losses.append(cross_entropy(logits, targets[i : i + rows]) * (rows / n))
+            losses.append(self.cross_entropy(logits, targets[i : i + rows]) * (rows / n))
         return functools.reduce(operator.add, losses), logits
 
-
-def cross_entropy(logits: gb.Tensor, targets: gb.Tensor) -> gb.Tensor:
-    """Mean cross entropy. The row of a target is 1 in the column of its number, and 0 in the others."""
-    numbers = targets.context.constant(np.arange(logits.shape[1], dtype=np.float32))
-    wanted = ops.equal(ops.repeat(numbers, logits), targets.reshape(targets.size, 1).astype("float32"))
-    return ops.cross_entropy_loss(logits, wanted, 0.0)
+    def cross_entropy(self, logits: gb.Tensor, targets: gb.Tensor) -> gb.Tensor:
+        """Mean cross entropy. The row of a target is 1 in the column of its number, and 0 in the others."""
+        column = targets.reshape(targets.size, 1).astype("float32")
+        return ops.cross_entropy_loss(logits, ops.equal(ops.repeat(self.numbers, logits), column), 0.0)
 
 
 class LoraTrainer:
@@ -294,6 +293,9 @@ def main() -> None:
     parser.add_argument("--pieces", type=count(1024), default=4, help="pieces per step (default: %(default)s)")
     parser.add_argument("--threads", type=count(512), help="CPU threads (default: the usable cores)")
     args = parser.parse_args()
+    if args.out.is_dir():
+        parser.error(f"--out {args.out} is a folder: name a file")
+    args.out.parent.mkdir(parents=True, exist_ok=True)  # an error here comes before the training
     backend = gb.Backend("CPU", n_threads=args.threads) if args.threads else gb.Backend("CPU")
     trainer = LoraTrainer(args.model, backend, parts=args.parts, rank=args.rank, n_tokens=args.tokens)
     train(trainer, args)
@@ -306,7 +308,7 @@ def train(trainer: LoraTrainer, args: argparse.Namespace) -> None:
     from ggml_backend.models import tokenizer_of
 
     with gb.gguf.open(args.model) as file:
-        tokens = np.array(tokenizer_of(file.metadata).encode(args.text.read_text(encoding="utf-8")), np.int32)
+        tokens = np.array(tokenizer_of(file.metadata).encode(read_text(args.text)), np.int32)
     training, validation = pieces_of(tokens, args.tokens)
     rng = np.random.default_rng(1)
     print(f"{len(tokens)} tokens; validation {trainer.loss_on(validation):.4f}", flush=True)

@@ -8,13 +8,15 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from ..command import read_text
+
 Tokens = npt.NDArray[np.int32]
 
 
 def read(source: str) -> str:
     """For ``"topics"``, returns the topics of ``help()``, which are part of Python. Otherwise reads this file."""
     if source != "topics":
-        return Path(source).read_text(encoding="utf-8")
+        return read_text(Path(source))
     try:
         from pydoc_data import topics
     except ImportError:

@@ -1,9 +1,9 @@
 // recompute.c - the search of recompute.h: limits, rounds and choices.
 //
-// The smallest limit is bisected. Its sequence is the first choice. Then higher limits follow, up to
-// the peak of the given order. The best sequence of the limit before loses repetitions that are not
-// needed any more. Simulations with several exponents and random factors compete with it. All lose
-// repetitions that are not needed.
+// Bisection finds the smallest limit. Its sequence is the first choice. Then higher limits follow, up
+// to the peak of the given order. The best sequence of lower limits competes with simulations that
+// have several exponents and random factors. Repetitions that the limit does not need are removed from
+// each of them, and the one with the least work is kept.
 //
 // A choice meets all higher limits, too, so the work never rises with the limit. The limits do not
 // depend on the caller's limit.

@@ -36,7 +36,7 @@ struct gb_recompute_input {
 
 struct gb_recompute_choice {
     // Owned; node numbers. Each node occurs at least once, and after the makers of what it reads.
-    // Nodes whose storage may not repeat keep their order
+    // Nodes whose storage may not repeat, or is needed to the end, run once, in the given order
     int * sequence;
     int n;
     size_t peak;  // most bytes alive at the same time
@@ -48,7 +48,7 @@ struct gb_recompute_result {
     int n_choices;
     size_t before;      // most bytes alive at the same time in the given order
     size_t least;       // smallest limit that a choice meets
-    size_t lower_bound; // no sequence has fewer bytes alive at the same time
+    size_t lower_bound; // no such sequence has fewer bytes alive at the same time
     double work;        // of all nodes
 };
 

@@ -49,7 +49,7 @@ enum ggml_opt_result gb_adam_run(struct gb_problem * p, struct ggml_opt_context 
     if (result != GGML_OPT_OK) {
         return result;
     }
-    if (!gb_problem_is_finite(p, fx, opt->iter)) {
+    if (!gb_problem_is_finite(p, fx, opt->adam.g->data, opt->iter)) {
         return GGML_OPT_FAIL;
     }
     opt->loss_before = opt->loss_after = opt->adam.fx_prev = fx;
@@ -65,7 +65,7 @@ enum ggml_opt_result gb_adam_run(struct gb_problem * p, struct ggml_opt_context 
             return result;
         }
         opt->loss_after = fx;
-        if (!gb_problem_is_finite(p, fx, opt->iter)) {
+        if (!gb_problem_is_finite(p, fx, opt->adam.g->data, opt->iter)) {
             return GGML_OPT_FAIL;
         }
         if (fabsf(fx - opt->adam.fx_prev) < opt->params.adam.eps_f * fabsf(fx) ||

@@ -32,10 +32,12 @@ static void add_scaled(int64_t n, float * y, float factor, const float * x) {
 
 static double norm(int64_t n, const float * x) { return sqrt(gb_opt_dot(n, x, x)); }
 
-// The factor for the next try. 0: the step is good. A loss that is no number is too large.
+// The factor for the next try. 0: the step is good. A step to a loss or slope that is not finite is
+// too long.
 static float judge(const struct ggml_opt_params * params, float fx, float fx_start, double slope, double slope_start,
     float step) {
-    if (!((double) fx <= (double) fx_start + (double) step * (double) params->lbfgs.ftol * slope_start)) {
+    const double highest = (double) fx_start + (double) step * (double) params->lbfgs.ftol * slope_start;
+    if (!isfinite(fx) || !isfinite(slope) || !((double) fx <= highest)) {
         return SHRINK;
     }
     if (params->lbfgs.linesearch == GGML_LINESEARCH_BACKTRACKING_ARMIJO) {
@@ -128,7 +130,7 @@ static void find_direction(struct ggml_opt_context * opt, const struct state * a
 }
 
 static bool is_flat(const struct ggml_opt_context * opt, const struct state * at) {
-    return norm(at->n, at->g) < (double) opt->params.lbfgs.eps * fmax(norm(at->n, at->x), 1.0);
+    return norm(at->n, at->g) <= (double) opt->params.lbfgs.eps * fmax(norm(at->n, at->x), 1.0);
 }
 
 // Evaluates the start. Without corrections the direction is the steepest one, with a step of length
@@ -140,7 +142,7 @@ static enum ggml_opt_result begin(struct gb_problem * p, struct ggml_opt_context
     if (result != GGML_OPT_OK) {
         return result;
     }
-    if (!gb_problem_is_finite(p, *fx, opt->iter)) {
+    if (!gb_problem_is_finite(p, *fx, at->g, opt->iter)) {
         return GGML_OPT_FAIL;
     }
     opt->loss_before = opt->loss_after = *fx;
@@ -176,8 +178,12 @@ enum ggml_opt_result gb_lbfgs_run(struct gb_problem * p, struct ggml_opt_context
     const struct ggml_opt_params * params = &opt->params;
     GB_FAIL_IF_RETURNING(params->lbfgs.linesearch != GGML_LINESEARCH_BACKTRACKING_ARMIJO &&
                              !(params->lbfgs.ftol < params->lbfgs.wolfe && params->lbfgs.wolfe < 1.0f),
-        GGML_OPT_INVALID_WOLFE, GGML_STATUS_INVALID_ARGUMENT, "ggml_opt: wolfe has to be above ftol and below 1, is %g",
+        GGML_OPT_INVALID_WOLFE, GGML_STATUS_INVALID_ARGUMENT,
+        "ggml_opt: params.lbfgs.wolfe has to be above ftol (%g) and below 1, is %g", (double) params->lbfgs.ftol,
         (double) params->lbfgs.wolfe);
+    GB_FAIL_IF_RETURNING(params->lbfgs.max_linesearch < 1, GGML_LINESEARCH_INVALID_PARAMETERS,
+        GGML_STATUS_INVALID_ARGUMENT, "ggml_opt: params.lbfgs.max_linesearch has to be at least 1, is %d",
+        params->lbfgs.max_linesearch);
     const struct state at = state_of(opt);
     const struct gb_past past = { params, opt->lbfgs.pf, &opt->lbfgs.fx_best, &opt->lbfgs.n_no_improvement };
     float fx;

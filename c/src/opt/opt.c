@@ -39,11 +39,17 @@ struct ggml_opt_params ggml_opt_default_params(enum ggml_opt_type type) {
 
 // --------------------------------------------------------------------------------------------------------------- state
 
+static bool is_beta(float beta) { return beta >= 0.0f && beta < 1.0f; }
+
 static bool check_params(const char * func, const struct ggml_opt_params * params) {
     GB_FAIL_IF_RETURNING(params->type != GGML_OPT_ADAM && params->type != GGML_OPT_LBFGS, false,
         GGML_STATUS_INVALID_ARGUMENT, "%s: params.type: %d is no optimizer", func, (int) params->type);
     GB_FAIL_IF_RETURNING(params->type == GGML_OPT_LBFGS && params->lbfgs.m < 1, false, GGML_STATUS_INVALID_ARGUMENT,
         "%s: params.lbfgs.m has to be at least 1, is %d", func, params->lbfgs.m);
+    GB_FAIL_IF_RETURNING(params->type == GGML_OPT_ADAM && !(is_beta(params->adam.beta1) && is_beta(params->adam.beta2)),
+        false, GGML_STATUS_INVALID_ARGUMENT,
+        "%s: params.adam.beta1 and beta2 have to be at least 0 and below 1, are %g and %g", func,
+        (double) params->adam.beta1, (double) params->adam.beta2);
     return true;
 }
 

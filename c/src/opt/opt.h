@@ -38,8 +38,9 @@ void gb_problem_set(const struct gb_problem * p, const float * x);
 // The mean loss of n_accumulation evaluations at the parameters' values, and its gradient. CANCEL: by
 // the callback. FAIL: a computation failed (reported).
 enum ggml_opt_result gb_problem_evaluate(struct gb_problem * p, float * fx, float * g);
-// False: reported.
-bool gb_problem_is_finite(const struct gb_problem * p, float fx, int iter);
+// False: the loss or an element of the gradient is NaN or infinite (reported). A step would then spoil
+// all parameters.
+bool gb_problem_is_finite(const struct gb_problem * p, float fx, const float * g, int iter);
 
 // Run until an end that the parameters name. The state in opt belongs to this problem.
 enum ggml_opt_result gb_adam_run(struct gb_problem * p, struct ggml_opt_context * opt);

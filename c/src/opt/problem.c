@@ -20,6 +20,8 @@ static enum ggml_status list_params(struct gb_problem * p) {
             GGML_STATUS_INVALID_ARGUMENT, "ggml_opt: parameter %s: has no gradient of its shape", gb_describe(t, text));
         GB_FAIL_IF(t->data == NULL, GGML_STATUS_INVALID_STATE, "ggml_opt: parameter %s: has no memory",
             gb_describe(t, text));
+        GB_FAIL_IF(!gb_tensor_is_host(t) || !gb_tensor_is_host(t->grad), GGML_STATUS_UNSUPPORTED,
+            "ggml_opt: parameter %s: it or its gradient is not in host memory", gb_describe(t, text));
         if (!gb_vec_push(&p->params, t)) {
             return GGML_STATUS_ALLOC_FAILED;
         }
@@ -130,9 +132,19 @@ enum ggml_opt_result gb_problem_evaluate(struct gb_problem * p, float * fx, floa
     return GGML_OPT_OK;
 }
 
-bool gb_problem_is_finite(const struct gb_problem * p, float fx, int iter) {
-    GB_FAIL_IF_RETURNING(!isfinite(fx), false, GGML_STATUS_FAILED, "ggml_opt: the loss '%s' is %g after %d iterations",
+bool gb_problem_is_finite(const struct gb_problem * p, float fx, const float * g, int iter) {
+    GB_FAIL_IF_RETURNING(!isfinite(fx), false, GGML_STATUS_FAILED, "ggml_opt: the loss '%s' is %g at iteration %d",
         p->f->name, (double) fx, iter);
+    for (size_t i = 0; i < p->params.n; i++) {
+        const int64_t n = ggml_nelements(p->params.data[i]);
+        for (int64_t k = 0; k < n; k++) {
+            char text[GB_DESCRIBE_SIZE];
+            GB_FAIL_IF_RETURNING(!isfinite(g[k]), false, GGML_STATUS_FAILED,
+                "ggml_opt: the gradient of parameter %s is %g in element %lld at iteration %d",
+                gb_describe(p->params.data[i], text), (double) g[k], (long long) k, iter);
+        }
+        g += n;
+    }
     return true;
 }
 

@@ -116,8 +116,9 @@ class Optimizer(Local):
     and the other numbers between two steps. Use an optimizer from one thread at a time.
     """
 
-    __slots__ = ("_added", "_grads", "_graphs", "_hyper", "_limits", "_loss", "_max_norm", "_more", "_share", "_state",
-                 "_torn", "_weights", "_zeros", "lr", "max_norm", "n_steps", "norm", "weight_decay")  # fmt: skip
+    __slots__ = ("_added", "_grads", "_graphs", "_hyper", "_limits", "_loss", "_lost", "_max_norm", "_more", "_share",
+                 "_state", "_torn", "_weights", "_zeros", "lr", "max_norm", "n_steps", "norm",
+                 "weight_decay")  # fmt: skip
 
     _moments: ClassVar[tuple[str, ...]] = ()  # names of the state tensors of each weight
     lr: float
@@ -156,6 +157,7 @@ class Optimizer(Local):
         self._grads = self._gradients(what, grads)
         self.n_steps, self.norm = 0, math.nan
         self._added, self._torn = 0, False
+        self._lost = 0  # batches that were added before a call of add() that ended while it wrote
         self._zeros = _Zeros()
         self._state: list[list[Tensor]] = [
             [self._zeros.like(w, w.shape, f"{name}.{w.name}") for name in self._moments] for w in weights
@@ -311,10 +313,7 @@ class Optimizer(Local):
         Raises :class:`NonFiniteError` if the norm is NaN or infinite. The message names the node, and weights and
         state keep their values.
         """
-        loss = self._run(sched, _APPLY if self._added else _STEP)
-        self.n_steps += 1
-        self._added = 0
-        return loss
+        return self._run(sched, _APPLY if self._added else _STEP)
 
     def add(self, sched: Scheduler) -> float:
         """Computes the loss of the current inputs, and adds its gradients to those of the next :meth:`step`.
@@ -323,32 +322,51 @@ class Optimizer(Local):
         """
         if not self._added and self._more is not None:
             self._more[0].clear()
-        loss = self._run(sched, _ADD)
-        self._added += 1
-        return loss
+        return self._run(sched, _ADD)
 
     def _run(self, sched: Scheduler, kind: str) -> float:
         what = f"{type(self).__name__}.{_ADD if kind == _ADD else _STEP}"
         expect(sched, Scheduler, f"{what}: sched")
         self._must_be_whole(what)
+        self._must_know_of_losses(what)
         graph, norm, result = self._run_of(sched, kind)
         self._send(kind)
-
-        def may_write(tensor: Tensor) -> bool:
-            self.norm = tensor.item()
-            self._torn = math.isfinite(self.norm)
-            return self._torn
-
         self.norm = math.nan
-        if not sched.compute(graph, may_write, [norm]):
+        if not self._computes(sched, kind, graph, norm):
             if self._torn:
                 raise StateError(f"{what}: the run was stopped while it wrote the weights: load() a saved state")
             if not math.isfinite(self.norm):
                 named = [(w.describe(), result(g)) for w, g in zip(self._weights, self._grads, strict=True)]
                 raise NonFiniteError(f"{what}: {first_fault(sched, graph, norm, named)}; nothing changed")
+            self._must_know_of_losses(what)
             raise StateError(f"{what}: the run was stopped before it wrote; nothing changed")
-        self._torn = False
         return float(result(self._loss).item())
+
+    def _computes(self, sched: Scheduler, kind: str, graph: Graph, norm: Tensor) -> bool:
+        """Runs a graph. Counts it, or notes what it left incomplete, if it ends early or raises.
+
+        Ctrl-C may come before each line. A run that is not counted then leaves its note.
+        """
+        writes = done = False
+
+        def may_write(tensor: Tensor) -> bool:
+            nonlocal writes
+            self.norm = tensor.item()
+            writes = math.isfinite(self.norm)
+            self._torn = writes and kind != _ADD
+            return writes
+
+        try:
+            if sched.compute(graph, may_write, [norm]):
+                if kind == _ADD:
+                    self._added += 1
+                else:
+                    self.n_steps, self._added = self.n_steps + 1, 0
+                done, self._torn = True, False
+        finally:
+            if kind == _ADD and writes and not done:  # only sums of gradients are incomplete
+                self._added, self._lost = 0, self._added
+        return done
 
     def _send(self, kind: str) -> None:
         """Checks the numbers, and writes those that the graph reads to the device."""
@@ -366,6 +384,15 @@ class Optimizer(Local):
             raise StateError(
                 f"{what}: the last run ended while it wrote, so weights and state do not belong together: load() a"
                 " saved state"
+            )
+
+    def _must_know_of_losses(self, what: str) -> None:
+        """Says once that gradients are lost."""
+        if self._lost:
+            lost, self._lost = count(self._lost, "added batch is", "added batches are"), 0
+            raise StateError(
+                f"{what}: the last add() ended while it wrote, so {lost} lost: add them again; weights and state are"
+                " whole"
             )
 
     # ----------------------------------------------------------------------------------------------------------- files
@@ -401,7 +428,7 @@ class Optimizer(Local):
             tensor.set(arrays[name])
         self.n_steps = int(numbers["n_steps"])
         self._restore(numbers)
-        self._added, self._torn = 0, False
+        self._added, self._lost, self._torn = 0, 0, False
 
     def _restore(self, numbers: Mapping[str, float]) -> None:
         """Takes the numbers of a file. They are checked before the next step."""

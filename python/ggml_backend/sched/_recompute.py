@@ -122,7 +122,9 @@ class _Search:
                 made = {self.nodes[origin]: t for t, origin in zip(nodes, origins, strict=True)}
                 return found, Recomputation(self.again(nodes, origins), price, *numbers), made
             self.pin(nodes, origins, release=True)
-            lowest = min(lowest or peak, peak)
+            lowest, bound = min(lowest or peak, peak), int(info.lower_bound)
+            if not info.after:  # the plan has only copies, or results without elements
+                break
             target = int(info.after) - 1
         raise AllocationError(
             f"Scheduler.prepare: max_bytes is {max_bytes} ({size_text(max_bytes)}), and the plan with the least memory"

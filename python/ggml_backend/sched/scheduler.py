@@ -146,7 +146,8 @@ class Scheduler(Handle):
     costs: for the policy ``"cost"``; default: what ``python -m ggml_backend calibrate`` measured,
         if it measured every backend
     n_copies: number of runs that ``compute_async`` may keep pending, 1 to 64
-    keep_all: keep every intermediate result readable. Uses more memory; for debugging
+    keep_all: keep every intermediate result readable. Uses more memory; for debugging. The tensors
+        of a planned graph are then kept by other schedulers, too
     check: verify each run for races and reads of stale memory. Slow; for debugging
 
     ``allocate`` gives memory to every tensor of a graph that has none. Then you can set inputs, and

@@ -143,6 +143,11 @@ static double least_work(struct oracle * o, const struct gb_recompute_input * in
 
 // ------------------------------------------------------------------------------------------------------ the sequences
 
+static bool can_repeat(const struct gb_recompute_input * in, int node) {
+    const int made = in->nodes[node].makes;
+    return made != NONE && in->storages[made].may_repeat && !in->storages[made].to_end;
+}
+
 // What is wrong with the sequence. NULL: it reads only storages that are there, keeps the order of
 // nodes that cannot repeat, and has the peak and the work that the choice says.
 static const char * fault_of(const struct gb_recompute_input * in, const struct gb_recompute_choice * r,
@@ -153,13 +158,12 @@ static const char * fault_of(const struct gb_recompute_input * in, const struct 
     double work = 0;
     for (int k = 0; k < r->n; k++) {
         const struct gb_recompute_node * node = &in->nodes[r->sequence[k]];
-        const bool may_repeat = node->makes != NONE && in->storages[node->makes].may_repeat;
+        const bool may_repeat = can_repeat(in, r->sequence[k]);
         if (!may_repeat && (r->sequence[k] < latest || ran[r->sequence[k]])) {
             return "a node that cannot repeat runs twice or too early";
         }
         for (int v = 0; v < r->sequence[k] && !may_repeat; v++) {
-            const int made = in->nodes[v].makes;
-            if (!ran[v] && (made == NONE || !in->storages[made].may_repeat)) {
+            if (!ran[v] && !can_repeat(in, v)) {
                 return "a node that cannot repeat runs too late";
             }
         }
@@ -325,6 +329,10 @@ static void against_all_sequences(void) {
         const size_t before = r.before, least = r.least, possible = possible_limit(&o, &x.in, least);
         CHECK_MSG(r.lower_bound <= possible && least <= before, "round %d: bounds", round);
         n_least += possible == least;
+        for (int k = 0; k < r.n_choices; k++) {
+            const char * fault = fault_of(&x.in, &r.choices[k], r.work);
+            CHECK_MSG(fault == NULL, "round %d, choice %d: %s", round, k, fault);
+        }
         for (size_t limit = least; limit < before; limit += UNIT) {
             const struct gb_recompute_choice * choice = gb_recompute_choose(&r, limit);
             REQUIRE(choice != NULL && choice->peak <= limit);

@@ -2,6 +2,8 @@
 // network, a small Llama on synthetic text. Oracles are minima known on paper, and AdamW in double.
 #include "test.h"
 
+#include "ggml-alloc.h"
+#include "ggml-backend.h"
 #include "ggml.h"
 
 static struct ggml_context * own(size_t mebibytes) {
@@ -354,6 +356,19 @@ static void bad_input(void) {
     CHECK_ERROR(GGML_STATUS_INVALID_ARGUMENT, "depends on no parameter");
     params.lbfgs.wolfe = 1e-5f;
     CHECK_INT(ggml_opt(l.ctx, params, l.loss), GGML_OPT_INVALID_WOLFE);
+    CHECK_ERROR(GGML_STATUS_INVALID_ARGUMENT, "above ftol (0.0001) and below 1, is 1e-05");
+    params = quiet(GGML_OPT_LBFGS);
+    params.lbfgs.max_linesearch = 0;
+    CHECK_INT(ggml_opt(l.ctx, params, l.loss), GGML_LINESEARCH_INVALID_PARAMETERS);
+    CHECK_ERROR(GGML_STATUS_INVALID_ARGUMENT, "max_linesearch has to be at least 1, is 0");
+    for (int i = 0; i < 4; i++) {
+        static const float wrong[4] = { 1.0f, -0.1f, INFINITY, NAN };
+        params = quiet(GGML_OPT_ADAM);
+        *(i % 2 == 0 ? &params.adam.beta1 : &params.adam.beta2) = wrong[i];
+        CHECK_INT(ggml_opt(l.ctx, params, l.loss), GGML_OPT_FAIL);
+        CHECK_ERROR(GGML_STATUS_INVALID_ARGUMENT, "beta1 and beta2 have to be at least 0 and below 1");
+    }
+    CHECK(ggml_get_f32_1d(l.w, 0) == 0.0f && ggml_get_f32_1d(l.w, 1) == 0.0f);
     params = quiet(GGML_OPT_LBFGS);
     params.lbfgs.m = 0;
     CHECK_INT(ggml_opt(l.ctx, params, l.loss), GGML_OPT_FAIL);
@@ -396,8 +411,63 @@ static void losses_that_cannot_be_minimized(void) {
     ggml_free(ctx);
 }
 
+// sqrt has an infinite slope at 0, where its value is finite.
+static void an_infinite_gradient_changes_no_parameter(void) {
+    for (int type = GGML_OPT_ADAM; type <= GGML_OPT_LBFGS; type++) {
+        struct ggml_context * ctx = own(16);
+        struct ggml_tensor * x = param(ctx, 2, 1, 4, 4);
+        ggml_set_f32_1d(x, 1, 0.0f);
+        struct ggml_tensor * f = ggml_sum(ctx, ggml_sqrt(ctx, x));
+        CHECK_INT(ggml_opt(ctx, quiet((enum ggml_opt_type) type), f), GGML_OPT_FAIL);
+        CHECK_ERROR(GGML_STATUS_FAILED, "is inf in element 1 at iteration 0");
+        CHECK(ggml_get_f32_1d(x, 0) == 4.0f && ggml_get_f32_1d(x, 1) == 0.0f);
+        ggml_free(ctx);
+    }
+}
+
+// The steepest step of length 1 goes from x = 1 to 0, where the loss sqrt(x) is 0 and its slope is
+// infinite. The search must not accept this point.
+static void a_search_avoids_infinite_slopes(void) {
+    struct ggml_context * ctx = own(16);
+    struct ggml_tensor * x = param(ctx, 1, 1, 1, 1);
+    struct ggml_opt_params params = quiet(GGML_OPT_LBFGS);
+    params.lbfgs.linesearch = GGML_LINESEARCH_BACKTRACKING_ARMIJO;
+    params.lbfgs.n_iter = 1;
+    CHECK_INT(ggml_opt(ctx, params, ggml_sqrt(ctx, x)), GGML_OPT_DID_NOT_CONVERGE);
+    CHECK(ggml_get_f32_1d(x, 0) == 0.5f);
+    ggml_free(ctx);
+}
+
+// At a minimum the gradient is 0, so any accuracy is met, even 0.
+static void a_minimum_is_a_minimum_for_every_eps(void) {
+    struct ggml_context * ctx = own(16);
+    struct ggml_opt_params params = quiet(GGML_OPT_LBFGS);
+    params.lbfgs.eps = 0;
+    CHECK_INT(ggml_opt(ctx, params, ggml_sum(ctx, ggml_sqr(ctx, param(ctx, 3, 1, 0, 0)))), GGML_OPT_OK);
+    ggml_free(ctx);
+}
+
+static void parameters_need_host_memory(void) {
+    for (int type = GGML_OPT_ADAM; type <= GGML_OPT_LBFGS; type++) {
+        struct ggml_context *ctx = own(16), *far = ggml_init((struct ggml_init_params){ 1 << 16, NULL, true });
+        ggml_backend_t sim = ggml_backend_reg_init_backend_from_str("SIM");
+        struct ggml_tensor * x = ggml_new_tensor_1d(far, GGML_TYPE_F32, 4);
+        ggml_backend_buffer_t buffer = ggml_backend_alloc_ctx_tensors(far, sim);
+        ggml_set_param(ctx, x);
+        struct ggml_tensor * f = ggml_sum(ctx, ggml_sqr(ctx, x));
+        CHECK_INT(ggml_opt(ctx, quiet((enum ggml_opt_type) type), f), GGML_OPT_FAIL);
+        CHECK_ERROR(GGML_STATUS_UNSUPPORTED, "not in host memory");
+        ggml_free(ctx);
+        ggml_free(far);
+        ggml_backend_buffer_free(buffer);
+        ggml_backend_free(sim);
+    }
+}
+
 TEST_MAIN(TEST(defaults), TEST(regression), TEST(a_private_pool_leaves_nothing),
     TEST(adam_takes_the_steps_of_the_paper), TEST(a_callback_cancels),
     TEST(a_failed_search_does_not_spoil_the_next_run), TEST(every_line_search_finds_the_end_of_the_valley),
     TEST(a_small_network_learns), TEST(a_small_llama_learns_its_text), TEST(bad_input),
-    TEST(losses_that_cannot_be_minimized))
+    TEST(losses_that_cannot_be_minimized), TEST(an_infinite_gradient_changes_no_parameter),
+    TEST(a_search_avoids_infinite_slopes), TEST(a_minimum_is_a_minimum_for_every_eps),
+    TEST(parameters_need_host_memory))

@@ -93,6 +93,7 @@ NOT_RUN = {
     ("docs/design/cuda-emulation.md", "cmake -S . -B build/emulation"): BUILD,
     ("docs/CUDA.md", "ggml_backend_cuda_init"): "C, tested in tests/cuda",
     ("docs/CUDA.md", "CUDA: no device"): "the message of a driver",
+    ("docs/howto/adapters.md", "python -m examples"): "a real model; tests/python/training/test_lora.py has small ones",
     ("docs/howto/real-models.md", "pip install --no-deps"): INSTALL,
     ("docs/howto/real-models.md", "ggml-backend"): "a real model; tests/python/cli/test_cli_models.py has small ones",
     ("docs/howto/embed-texts.md", "ggml-backend"): "a real model; tests/python/cli/test_cli_models.py has small ones",

@@ -211,6 +211,26 @@ def test_graphs_with_memory_get_another_plan(ctx, cpu):
         assert_same(computed(sched, sched.prepare(graph), leafs, [loss, *grads]), expected)
 
 
+def test_plans_whose_bytes_cannot_be_saved_name_the_least(ctx, cpu, sim):
+    """A plan of copies alone, and one of results without elements, which take a place in the arena."""
+    x = ctx.tensor((64, 64), name="x")
+    h = gb.ops.tanh(x)
+    y = gb.ops.exp(h)
+    copied = ctx.graph(y)
+    ctx.allocate(sim)
+    empty = gb.Context()
+    none = gb.ops.tanh(empty.tensor((0, 4))) @ empty.tensor((4, 4)).T
+    with gb.Scheduler([sim, cpu]) as sched:
+        sched.set_backend(h, sim)
+        sched.set_backend(y, cpu)
+        for graph in (copied, empty.graph(none)):
+            least = peak(sched.prepare(graph, allocate=False))
+            assert least > 0
+            with pytest.raises(gb.errors.AllocationError, match=f"needs {least} bytes .* fewer than 0 bytes alive"):
+                sched.prepare(graph, max_bytes=0)
+            assert sched.prepare(graph, max_bytes=least).recomputation.peak == least
+
+
 def test_refused(ctx, cpu):
     _, loss, grads = network(ctx)
     graph = ctx.graph(loss, *grads)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 from pathlib import Path
 
@@ -13,9 +14,10 @@ import ggml_backend as gb
 import small_models
 from source_tree import in_tree
 
-sys.path.insert(0, str(in_tree("examples").parent))
+ROOT = in_tree("examples").parent
+sys.path.insert(0, str(ROOT))
 
-from examples.train.lora import LoraTrainer, Network, Sizes, pieces_of
+from examples.train.lora import LoraTrainer, Network, Sizes, pieces_of  # noqa: E402
 
 Tokens = npt.NDArray[np.int32]
 N = 12
@@ -88,6 +90,14 @@ def test_a_step_keeps_the_results_of_one_block(tmp_path: Path, cpu: gb.Backend) 
     assert peaks[0] + trainer.activations.nbytes < 0.4 * peaks[1]
 
 
+def test_all_tokens_share_the_numbers_of_the_vocabulary(tmp_path: Path, cpu: gb.Backend) -> None:
+    """One constant, not one for each few tokens whose logits are in memory together."""
+    small_models.write(tmp_path / "model.gguf", small_models.SMALL["llama"])
+    trainer = LoraTrainer(tmp_path / "model.gguf", cpu, rank=1, n_tokens=64)
+    vocabulary = trainer.frozen["token_embd.weight"].shape[0]
+    assert [t.shape for t in trainer.optimizer.graph.leafs].count((vocabulary,)) == 1
+
+
 def test_the_loss_falls_and_only_adapters_change(trainer: LoraTrainer) -> None:
     before = {name: t.numpy(copy=True) for name, t in trainer.frozen.items()}
     known = pieces(trainer, 2)
@@ -132,3 +142,37 @@ def test_pieces_follow_each_other() -> None:
         assert len(piece) == 9 and (np.diff(piece) == 1).all()
     with pytest.raises(ValueError, match="it needs at least 17"):
         pieces_of(np.arange(10, dtype=np.int32), 8)
+
+
+def ran(folder: Path, text: bytes, *options: str) -> subprocess.CompletedProcess[str]:
+    """The command line with a small model and few short steps."""
+    small_models.write(folder / "model.gguf", small_models.SMALL["llama"], dtype="q8_0")
+    (folder / "text.txt").write_bytes(text)
+    command = [sys.executable, "-m", "examples.train.lora", str(folder / "model.gguf"), str(folder / "text.txt")]
+    sizes = ["--steps", "2", "--pieces", "2", "--tokens", "8", "--threads", "1"]
+    return subprocess.run([*command, *sizes, *options], cwd=ROOT, capture_output=True, text=True, check=False)
+
+
+def test_the_command_writes_a_model_into_a_new_folder(tmp_path: Path) -> None:
+    out = tmp_path / "new" / "merged.gguf"
+    done = ran(tmp_path, b"the cat sees a dog and the dog sees a cat. " * 20, "--out", str(out))
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert "tokens; validation " in lines[0] and lines[-3].startswith("step    2  loss ")
+    assert lines[-2].startswith("file ") and lines[-1] == f"wrote {out}"
+    merged, old = (logits_of(path, np.arange(1, 6, dtype=np.int32)) for path in (out, tmp_path / "model.gguf"))
+    assert np.isfinite(merged).all() and not np.array_equal(merged, old)
+
+
+@pytest.mark.parametrize(
+    ("text", "out", "code", "words"),
+    [
+        (b"caf\xe9", "merged.gguf", 1, "text.txt is not a text in UTF-8: byte 3 is 0xe9"),
+        (b"too short", "merged.gguf", 1, "tokens: it needs at least 17"),
+        (b"a text", ".", 2, "is a folder: name a file"),
+    ],
+)
+def test_the_command_refuses(tmp_path: Path, text: bytes, out: str, code: int, words: str) -> None:
+    done = ran(tmp_path, text, "--out", str(tmp_path / out))
+    assert done.returncode == code and not done.stdout
+    assert words in done.stderr.splitlines()[-1]

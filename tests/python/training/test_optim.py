@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import re
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -503,6 +505,73 @@ def test_a_device_that_fails(cpu: gb.Backend, monkeypatch: pytest.MonkeyPatch, t
         np.testing.assert_array_equal(a, b)
     optimizer.step(sched)
     assert optimizer.n_steps == 2
+
+
+def interrupted(call: Any, line: int) -> bool:
+    """Calls, with a KeyboardInterrupt before this line of the optimizer's module. False: it had fewer lines."""
+    seen = 0
+
+    def tracer(frame: Any, event: str, argument: object) -> Any:
+        nonlocal seen
+        if not frame.f_code.co_filename.endswith("_optimizer.py"):
+            return None
+        if event == "line":
+            seen += 1
+            if seen == line:
+                raise KeyboardInterrupt
+        return tracer
+
+    before = sys.gettrace()
+    sys.settrace(tracer)
+    try:
+        call()
+    except KeyboardInterrupt:
+        return True
+    finally:
+        sys.settrace(before)
+    return False
+
+
+@pytest.mark.parametrize("name", ["step", "add"])
+def test_ctrl_c_before_each_line_leaves_a_whole_step_none_or_a_note(cpu: gb.Backend, name: str) -> None:
+    """The next calls train as if the interrupted call had not come, or as if it had ended, or say what is lost."""
+    batch, n_lost, n_torn = batches(4), 0, 0
+
+    def run(line: int | None, calls: str) -> tuple[list[bytes], int, bool]:
+        nonlocal n_lost, n_torn
+        net, sched = Net(cpu), gb.Scheduler(cpu)
+        optimizer = gb.optim.AdamW(net.loss, net.weights, 0.05)
+        sched.allocate(optimizer.graph)
+        came = False
+        for k, call in enumerate(calls):
+            net.feed(batch[k])
+            act = optimizer.add if call == "a" else optimizer.step
+            if call != "-" and (line is None or k != 1):
+                try:
+                    act(sched)
+                except gb.errors.StateError as error:
+                    assert line is not None and k == 2
+                    if re.search("1 added batch is lost|2 added batches are lost", str(error)) is None:
+                        assert "the last run ended while it wrote" in str(error)
+                        n_torn += 1
+                        return [], -1, True
+                    n_lost += 1
+                    act(sched)
+            elif call != "-":
+                came = interrupted(lambda act=act, sched=sched: act(sched), line)
+        return [w.tobytes() for w in net.copies()], optimizer.n_steps, came
+
+    calls = {"step": "asas", "add": "aaas"}[name]
+    wanted = [run(None, c)[:2] for c in (calls, calls[0] + "-" + calls[2:], "--" + calls[2:])]  # done; not; all lost
+    line = 1
+    while True:
+        *found, came = run(line, calls)
+        if not came:
+            break
+        assert found[1] == -1 or tuple(found) in wanted, line
+        line += 1
+    assert line > 30
+    assert (n_lost > 0, n_torn > 0) == (name == "add", name == "step")
 
 
 def test_an_optimizer_says_what_it_is(trained: Any) -> None:
