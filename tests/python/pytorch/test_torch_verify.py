@@ -97,6 +97,55 @@ def test_fused_steps_are_compared_as_the_program_computes_them():
     assert {v.device for v in report.values} == {"CPU"}
 
 
+def eager(name, **more):
+    """A small network of transformers that writes attention out."""
+    transformers = pytest.importorskip("transformers")
+    common = {"vocab_size": 99, "num_hidden_layers": 2, "num_attention_heads": 4}
+    sizes = {"hidden_size": 32, "intermediate_size": 64}
+    model, settings = {
+        "Gemma2": ("Gemma2ForCausalLM", {**sizes, "num_key_value_heads": 2, "head_dim": 8, "sliding_window": 6}),
+        "GPT2": ("GPT2LMHeadModel", {"n_embd": 32}),
+        "Bert": ("BertModel", sizes),
+        "T5": ("T5EncoderModel", {"d_model": 32, "d_kv": 8, "d_ff": 64}),
+    }[name]
+    config = getattr(transformers, f"{name}Config")(**common, **settings, **more)
+    config._attn_implementation, config.use_cache = "eager", False
+    return getattr(transformers, model)(config).eval()
+
+
+@pytest.mark.parametrize(("tokens", "padded"), [(5, True), (19, False)])
+@pytest.mark.parametrize(
+    ("name", "op"),
+    [
+        ("Gemma2", "ggml_backend.attention"),
+        ("GPT2", "scaled_dot_product_attention"),
+        ("Bert", "scaled_dot_product_attention"),
+        ("T5", "scaled_dot_product_attention"),
+    ],
+)
+def test_attention_that_is_written_out_is_fused(name, op, padded, tokens):
+    model, ids = eager(name), torch.randint(1, 99, (2, tokens))
+    mask = torch.ones_like(ids)
+    if padded:
+        mask[0, -2:] = 0
+    given = {"input_ids": ids, "attention_mask": mask}
+    report = gbt.verify(model, kwargs=given, tolerance=2e-5)
+    assert not report.failed, report
+    program = gbt.compile(model, kwargs=given)
+    found = [node.op for node in program.network.nodes]
+    assert found.count(op) == 2
+    assert "softmax.int" not in found
+    assert (program(**given)[0] - model(**given)[0]).abs().max() < 2e-5 * model(**given)[0].abs().max()
+
+
+def test_attention_that_gives_its_weights_stays():
+    model, ids = eager("Bert", output_attentions=True), torch.randint(1, 99, (2, 7))
+    program = gbt.compile(model, (ids,))
+    assert [node.op for node in program.network.nodes].count("softmax.int") == 2
+    for found, expected in zip(program(ids).attentions, model(ids).attentions, strict=True):
+        assert (found - expected).abs().max() < 1e-6
+
+
 def broken(change):
     """The table of patterns in which a mistake was made."""
 
@@ -130,6 +179,13 @@ def test_a_mistake_in_a_pattern_is_found_where_it_is(monkeypatch, op, changes):
     assert report.failed
     assert report.failed[0].operator == op
     assert f"{len(report.failed)} values differ by more than 0.0001" in str(report)
+
+
+def test_a_mistake_in_written_out_attention_is_found(monkeypatch):
+    monkeypatch.setattr(patterns, "_PATTERNS", broken(with_arguments("ggml_backend.attention", softcap=0.01)))
+    report = gbt.verify(eager("Gemma2"), kwargs={"input_ids": torch.randint(1, 99, (2, 19))})
+    assert report.failed[0].operator == "ggml_backend.attention"
+    assert report.failed[0].module == "model.layers.0.self_attn"
 
 
 def test_quantized_weights_differ_by_their_format():
