@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
+from fractions import Fraction
 
 import numpy as np
 import pytest
 
 from ggml_backend.errors import InvalidArgumentError, UnsupportedError
 from ggml_backend.program import patterns
+from ggml_backend.program.build import NoRule
 from ggml_backend.program.network import Node
+from ggml_backend.program.rules import RULES
 
 pytest.importorskip("torch", reason="PyTorch is not installed; tools/check_torch.sh installs it")
 import torch
@@ -188,6 +192,45 @@ def test_a_mistake_in_written_out_attention_is_found(monkeypatch):
     assert report.failed[0].module == "model.layers.0.self_attn"
 
 
+class WrittenOut(nn.Module):
+    """What fusions make of it: two norms, GELU, a gated unit, a rotation, attention with a cap and without one."""
+
+    def forward(self, x):
+        x = x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-6)
+        x = x * 0.5 * (1 + torch.erf(x / math.sqrt(2)))
+        centred = x - x.mean(-1, keepdim=True)
+        x = centred / torch.sqrt(centred.pow(2).mean(-1, keepdim=True) + 1e-6)
+        y = x + turned(x) * x.cos()
+        k = x[:, :2, None].expand(2, 2, 2, 5, 8).reshape(2, 4, 5, 8)
+        y = torch.softmax(y @ k.transpose(2, 3) * 0.3, -1) @ k
+        k = y[:, :2, None].expand(2, 2, 2, 5, 8).reshape(2, 4, 5, 8)
+        y = torch.softmax(torch.tanh(y @ k.transpose(2, 3) / 2.0) * 2.0 + x[:, :, :, :5], -1) @ k
+        a, b = torch.cat([x, y], -1).split(8, -1)
+        return a * F.silu(b), F.gelu(x, approximate="tanh") * y
+
+
+@pytest.mark.parametrize(
+    "op",
+    [
+        "rms_norm", "layer_norm", "gelu", "roll", "ggml_backend.glu", "scaled_dot_product_attention",
+        "ggml_backend.attention",
+    ],
+)  # fmt: skip
+def test_pytorch_computes_a_fused_node_that_a_rule_refuses(monkeypatch, op):
+    def refuses(build, **arguments):
+        raise NoRule("not today")
+
+    monkeypatch.setitem(RULES, op, replace(RULES[op], function=refuses))
+    model, x = WrittenOut().eval(), torch.randn(2, 4, 5, 8)
+    program = gbt.compile(model, (x,))
+    assert {(one.operator, one.reason) for one in program.missing} == {(op, "not today")}
+    for found, expected in zip(program(x), model(x), strict=True):
+        torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
+    assert not gbt.verify(model, (x,), tolerance=1e-5).failed
+    with pytest.raises(UnsupportedError, match=rf"{op} \(.*not today"):
+        gbt.compile(model, (x,), strict=True)
+
+
 def test_quantized_weights_differ_by_their_format():
     report = gbt.verify(Decoder().eval(), (torch.randn(2, 7, 32),), weights="q8_0")
     assert report.failed and max(v.difference for v in report.values) < 0.1
@@ -234,7 +277,15 @@ def test_nan_and_infinity_must_agree(value):
     assert verified._difference(ours, theirs) == math.inf and verified._difference(theirs, theirs) == 0
 
 
-@pytest.mark.parametrize("tolerance", [-1, math.nan, "1e-4", True, None])
+@pytest.mark.parametrize("tolerance", [np.float32(1e-4), np.float64(1e-4), Fraction(1, 10000), 1, np.int64(1)])
+def test_tolerances_are_real_numbers(tolerance):
+    report = gbt.verify(nn.Linear(2, 2).eval(), (torch.ones(1, 2),), tolerance=tolerance)
+    assert not report.failed and report.tolerance == pytest.approx(float(tolerance))
+    report.values[0] = report.values[0]._replace(difference=1.5)
+    assert f"1 value differs by more than {float(tolerance):g}" in str(report)
+
+
+@pytest.mark.parametrize("tolerance", [-1, math.nan, "1e-4", True, np.True_, None, 1j, 10**400, np.float32(-1)])
 def test_bad_tolerances(tolerance):
     with pytest.raises(InvalidArgumentError, match="tolerance must be a number of at least 0"):
         gbt.verify(nn.Linear(2, 2).eval(), (torch.ones(1, 2),), tolerance=tolerance)
