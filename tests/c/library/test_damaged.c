@@ -316,6 +316,38 @@ static void missing_sources(void) {
     CHECK(n_asked > 200);
 }
 
+// A query names the source whose type is wrong, whatever its number.
+static void types_of_sources(void) {
+    static const enum ggml_type types[] = { GGML_TYPE_F16, GGML_TYPE_I8, GGML_TYPE_I32, GGML_TYPE_Q4_0,
+        GGML_TYPE_Q4_K };
+    int n_refused = 0, highest = -1;
+    for (int k = 0; k < N_BUILDERS; k++) {
+        struct ggml_context * ctx = ggml_init((struct ggml_init_params){ 1 << 16, NULL, true });
+        struct ggml_cgraph * graph = new_graph(ctx, &builders[k]);
+        for (int n = 0; graph != NULL && n < graph->n_nodes; n++) {
+            const struct ggml_tensor * t = graph->nodes[n];
+            for (int i = 0; i < GGML_MAX_SRC && t->src[i] != NULL; i++) {
+                for (size_t j = 0; j < sizeof(types) / sizeof(*types); j++) {
+                    const enum ggml_type type = t->src[i]->type;
+                    t->src[i]->type = types[j];
+                    const char * why = ggml_cpu_unsupported_reason(t);
+                    ggml_backend_supports_op(sim, t);
+                    t->src[i]->type = type;
+                    const char * at = why == NULL ? NULL : strstr(why, "source ");
+                    n_refused += why != NULL && strlen(why) > 8;
+                    if (at != NULL && at[7] >= '0' && at[7] <= '9') {
+                        CHECK_MSG(t->src[at[7] - '0'] != NULL, "%s: %s", builders[k].name, why);
+                        highest = GB_MAX(highest, at[7] - '0');
+                    }
+                }
+            }
+        }
+        ggml_free(ctx);
+    }
+    CHECK(n_refused > 400);
+    CHECK(highest >= 5); // SSM_SCAN has seven sources
+}
+
 // Builders and planners find longer cycles. Nodes computed in a given order never follow them.
 static void a_node_that_reads_itself(void) {
     struct ggml_context * ctx = ggml_init((struct ggml_init_params){ 1 << 16, NULL, false });
@@ -333,5 +365,5 @@ static void a_node_that_reads_itself(void) {
     ggml_free(ctx);
 }
 
-TEST_MAIN(TEST(devices), TEST(a_node_that_reads_itself), TEST(missing_sources), TEST(least_size_by_minus_one),
-    TEST(each_field), TEST(random_pairs))
+TEST_MAIN(TEST(devices), TEST(a_node_that_reads_itself), TEST(missing_sources), TEST(types_of_sources),
+    TEST(least_size_by_minus_one), TEST(each_field), TEST(random_pairs))

@@ -358,6 +358,13 @@ def squeezable(r):
     return r.any(*(n if r.pick.random() < 0.5 else 1 for n in r.shape(most=6)))
 
 
+def gated(r):
+    op, shape = r.pick.choice(["swiglu", "geglu", "geglu_erf"]), r.shape()
+    if r.pick.random() < 0.5:
+        return [r.floats(*shape), r.floats(*shape), op, False]
+    return [r.floats(*shape[:-1], 2 * shape[-1]), None, op, r.pick.random() < 0.5]
+
+
 CASES = {
     **dict.fromkeys(["relu", "sigmoid", "tanh", "exp", "expm1", "sin", "cos", "floor", "ceil", "trunc", "silu",
                      "hardswish", "hardsigmoid", "mish", "log_sigmoid", "relu6", "elu", "leaky_relu", "gelu",
@@ -502,13 +509,26 @@ CASES = {
     "upsample_bilinear2d.vec": lambda r: resized(r, r.pick.random() < 0.5, None),
     "upsample_bicubic2d": lambda r: resized(r, r.pick.random() < 0.5),
     "upsample_bicubic2d.vec": lambda r: resized(r, r.pick.random() < 0.5, None),
+    "ggml_backend.glu": gated,
     "ggml_backend.linear": lambda r: [r.floats(*r.shape(0, 3), 64), (w := packed(r)), r.weight(8), w.format, "f32"],
     "ggml_backend.embedding": lambda r: [r.integers(0, 8, *r.shape(0, 3)), (w := packed(r)), w.format, torch.float32],
 }  # fmt: skip
 """Random arguments of each operator that has a rule: a list, or a list and options."""
 
 
+@torch.library.custom_op("gb_test::glu", mutates_args=())
+def glu(self: torch.Tensor, other: torch.Tensor | None, op: str, swapped: bool) -> torch.Tensor:
+    """What ``patterns.py`` replaces by ``ggml_backend.glu``."""
+    gate, up = self.chunk(2, -1) if other is None else (self, other)
+    gate, up = (up, gate) if swapped else (gate, up)
+    if op == "swiglu":
+        return torch.nn.functional.silu(gate) * up
+    return torch.nn.functional.gelu(gate, approximate="tanh" if op == "geglu" else "none") * up
+
+
 def operator_of(name):
+    if name == "ggml_backend.glu":
+        return torch.ops.gb_test.glu.default
     library, dot, rest = name.partition(".")
     if library == "ggml_backend":
         return getattr(torch.ops.ggml_backend, rest).default

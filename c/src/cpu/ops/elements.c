@@ -7,32 +7,28 @@
 
 // -------------------------------------------------------------------------------------------------------------- checks
 
-#define N_NAMED 5
+static_assert(GGML_MAX_SRC == 10, "MESSAGES names all sources");
 // By number of the source, with the result first.
-static const char * const bad_float[N_NAMED + 1] = {
-    "the result must be f32, f16 or bf16",
-    "source 0 must be f32, f16 or bf16",
-    "source 1 must be f32, f16 or bf16",
-    "source 2 must be f32, f16 or bf16",
-    "source 3 must be f32, f16 or bf16",
-    "source 4 must be f32, f16 or bf16",
-};
-static const char * const bad_f32[N_NAMED + 1] = {
-    "the result must be f32",
-    "source 0 must be f32",
-    "source 1 must be f32",
-    "source 2 must be f32",
-    "source 3 must be f32",
-    "source 4 must be f32",
-};
-static const char * const bad_same[N_NAMED + 1] = {
-    "the result must not be quantized",
-    "source 0 must have the type of the result",
-    "source 1 must have the type of the result",
-    "source 2 must have the type of the result",
-    "source 3 must have the type of the result",
-    "source 4 must have the type of the result",
-};
+#define MESSAGES(result, source) \
+    {                            \
+        "the result " result,    \
+        "source 0 " source,      \
+        "source 1 " source,      \
+        "source 2 " source,      \
+        "source 3 " source,      \
+        "source 4 " source,      \
+        "source 5 " source,      \
+        "source 6 " source,      \
+        "source 7 " source,      \
+        "source 8 " source,      \
+        "source 9 " source,      \
+    }
+#define MUST_BE_FLOAT "must be f32, f16 or bf16"
+#define MUST_BE_F32 "must be f32"
+static const char * const bad_float[GGML_MAX_SRC + 1] = MESSAGES(MUST_BE_FLOAT, MUST_BE_FLOAT);
+static const char * const bad_f32[GGML_MAX_SRC + 1] = MESSAGES(MUST_BE_F32, MUST_BE_F32);
+static const char * const bad_same[GGML_MAX_SRC + 1] =
+    MESSAGES("must not be quantized", "must have the type of the result");
 
 // The three rules of need(): whether a type is allowed, given the type of the result.
 static bool is_f32(enum ggml_type type, enum ggml_type result) {
