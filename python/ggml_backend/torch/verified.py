@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import math
+import contextlib
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -32,6 +32,7 @@ Array = np.ndarray[Any, Any]
 
 _VIEWS = ("RESHAPE", "VIEW", "PERMUTE", "TRANSPOSE")
 _LISTED = 20  # values of a report
+_NUMBERS: Any = Real  # of NumPy, too
 
 
 class Comparison(NamedTuple):
@@ -151,13 +152,11 @@ def verify(
 
 
 def _tolerance(tolerance: Any) -> float:
-    try:
-        accepted = float(tolerance) if isinstance(tolerance, Real) and not isinstance(tolerance, bool) else math.nan
-    except OverflowError:
-        accepted = math.nan
-    if not accepted >= 0:
-        raise InvalidArgumentError(f"verify: tolerance must be a number of at least 0, not {tolerance!r}")
-    return accepted
+    """Any real number of at least 0, as a float."""
+    with contextlib.suppress(OverflowError):
+        if isinstance(tolerance, _NUMBERS) and float(tolerance) >= 0 and not isinstance(tolerance, bool):
+            return float(tolerance)
+    raise InvalidArgumentError(f"verify: tolerance must be a number of at least 0, not {tolerance!r}")
 
 
 def _run(engine: Engine, step: Step, given: Mapping[str, Array]) -> tuple[dict[str, Array], tuple[ProfileStep, ...]]:
