@@ -28,6 +28,7 @@ from ..program.program import Fallback
 from ..program.rules import RULES
 from ..program.runs import Variant
 from ..program.sizes import Formula, Size, identifier, largest, name_of, names_in, parsed, smallest
+from ._fused import FUSED, operator_of
 
 __all__ = ["Exported", "StateChange", "array_of", "export", "flattened", "operator_name"]
 
@@ -65,18 +66,22 @@ class Exported(Variant):
         return None if self.strict else self.compute
 
     def compute(self, node: Node, arrays: Mapping[str, Array]) -> tuple[Array, ...]:
-        """Computes a node in PyTorch."""
+        """Computes a node of the model, or of a fusion, in PyTorch."""
 
         def given(argument: Any) -> Any:
             if isinstance(argument, Ref):
                 tensor = torch.from_numpy(np.require(arrays[argument.name], requirements=["C", "W"]))
-                return tensor.to(getattr(torch, self.network.values[argument.name].dtype))
+                value = self.network.values.get(argument.name)  # None: fusions have made it, as an array of its dtype
+                return tensor if value is None else tensor.to(getattr(torch, value.dtype))
             if isinstance(argument, list):
                 return [given(item) for item in argument]
             return argument
 
-        target = self.targets[node.op]
         named = {name: given(value) for name, value in node.arguments.items()}
+        if node.op in FUSED:
+            with torch.no_grad():
+                return (array_of(FUSED[node.op](**named)),)
+        target = self.targets.get(node.op) or operator_of(node.op)
         for parameter in target._schema.arguments:
             if isinstance(named.get(parameter.name), str) and "ScalarType" in str(parameter.real_type):
                 named[parameter.name] = getattr(torch, named[parameter.name])

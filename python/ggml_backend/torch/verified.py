@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from numbers import Real
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -30,6 +32,7 @@ Array = np.ndarray[Any, Any]
 
 _VIEWS = ("RESHAPE", "VIEW", "PERMUTE", "TRANSPOSE")
 _LISTED = 20  # values of a report
+_NUMBERS: Any = Real  # of NumPy, too
 
 
 class Comparison(NamedTuple):
@@ -115,8 +118,7 @@ def verify(
     only the last value of a split and the results of the model are compared.
     """
     check_precision(precision, "verify")
-    if isinstance(tolerance, bool) or not isinstance(tolerance, (int, float)) or not tolerance >= 0:
-        raise InvalidArgumentError(f"verify: tolerance must be a number of at least 0, not {tolerance!r}")
+    accepted = _tolerance(tolerance)
     call = _example(model, args, kwargs, "verify")
     exported = export(model, call.args, call.kwargs, "verify")
     check_formats(weights, exported.network, "verify")
@@ -146,7 +148,15 @@ def verify(
                 device, fusion = ("", "") if by is None else (by.device, by.fusion)
                 difference = _difference(ours[name], theirs[name])
                 found.append(Comparison(node.module, node.op, device, fusion, difference))
-    return Verification(found, tolerance)
+    return Verification(found, accepted)
+
+
+def _tolerance(tolerance: Any) -> float:
+    """Any real number of at least 0, as a float."""
+    with contextlib.suppress(OverflowError):
+        if isinstance(tolerance, _NUMBERS) and float(tolerance) >= 0 and not isinstance(tolerance, bool):
+            return float(tolerance)
+    raise InvalidArgumentError(f"verify: tolerance must be a number of at least 0, not {tolerance!r}")
 
 
 def _run(engine: Engine, step: Step, given: Mapping[str, Array]) -> tuple[dict[str, Array], tuple[ProfileStep, ...]]:

@@ -242,6 +242,138 @@ def test_attention_finds_the_keys_of_a_group_of_heads(heads, kv, masked):
     check(w, [y], ["scaled_dot_product_attention"], 1e-5)
 
 
+def turned_keys(w, key, axes):
+    """(..., tokens, width) with its last two axes exchanged, by one of two operators."""
+    shape = w.shape(key)
+    n = len(shape)
+    if axes == "permute":
+        return w.node("permute", *shape[:-2], shape[-1], shape[-2], self=key, dims=[*range(n - 2), n - 1, n - 2])
+    return w.node("transpose.int", *shape[:-2], shape[-1], shape[-2], self=key, dim0=axes[0], dim1=axes[1])
+
+
+def attended(w, query, turned, value, factors=(), cap=None, masks=(), dim=-1, dropout=None):
+    """Attention written out. factors: (of what, operator, number)"""
+    shape = (*w.shape(query)[:-1], w.shape(turned)[-1])
+    for what, op, number in factors:
+        if what == "query":
+            query = w.both(op, query, number)
+        if what == "key":
+            turned = w.both(op, turned, number)
+    x = w.node("matmul", *shape, self=query, other=turned)
+    for what, op, number in factors:
+        if what == "scores":
+            x = w.both(op, x, number)
+    if cap is not None:
+        x = w.both("mul", w.one("tanh", w.both("div", x, cap)), cap)
+    for mask in masks:
+        x = w.both("add", x, mask)
+    x = w.one("softmax.int", x, dim=dim)
+    if dropout == "dropout":
+        x = w.node("dropout", *shape, input=x, p=0.1, train=False)
+    elif dropout == "clone":
+        x = w.one("clone", x)
+    return w.node("matmul", *shape[:-1], w.shape(value)[-1], self=x, other=value)
+
+
+WRITTEN_OUT = {
+    "plain": {},
+    "scaled": {"factors": [("scores", "mul", 0.25)]},
+    "divided": {"factors": [("scores", "div", 4.0)]},
+    "scaled before": {"factors": [("query", "mul", 0.5), ("key", "mul", 0.25)]},
+    "all factors": {"factors": [("query", "div", 3.0), ("key", "mul", 2.0), ("scores", "mul", 0.3)]},
+    "a negative factor": {"factors": [("scores", "mul", -0.4)], "cap": 5.0},
+    "clone": {"factors": [("scores", "mul", 0.25)], "dropout": "clone"},
+    "dropout": {"factors": [("scores", "mul", 0.25)], "dropout": "dropout"},
+    "capped": {"factors": [("scores", "mul", 0.25)], "cap": 2.0, "dropout": "clone"},
+    "capped, no factor": {"cap": 3.0, "dim": 3},
+}
+
+
+@pytest.mark.parametrize("masks", [[], [(1, 1, "n", "m")], [(1, 4, "n", "m"), (2, 1, 1, "m")], [("n", "m")]])
+@pytest.mark.parametrize(("n", "m"), [(1, 20), (5, 5), (12, 9), (24, 33)])
+@pytest.mark.parametrize("name", WRITTEN_OUT)
+def test_attention_that_is_written_out(name, n, m, masks):
+    w = Writer(16, flipped=m % 2)
+    query, key, value = w.input(2, 4, n, 8), w.input(2, 4, m, 8), w.input(2, 4, m, 12)
+    given = [w.input(*({"n": n, "m": m}.get(size, size) for size in shape)) for shape in masks]
+    for mask in given:
+        w.arrays[mask.name][..., 1::3] = np.finfo(np.float32).min  # the first key stays
+    y = attended(w, query, turned_keys(w, key, (-1, 2)), value, masks=given, **WRITTEN_OUT[name])
+    op = "ggml_backend.attention" if "cap" in WRITTEN_OUT[name] else "scaled_dot_product_attention"
+    check(w, [y], [op, *["add.Tensor"] * (len(masks) == 2)], 1e-5)
+
+
+@pytest.mark.parametrize("shape", [(6,), (), (2, 3)])
+@pytest.mark.parametrize("axes", ["permute", (-2, -1)])
+@pytest.mark.parametrize("cap", [None, 4.0])
+def test_written_out_attention_of_other_axes(shape, axes, cap):
+    w = Writer(17)
+    query, key, value = w.input(*shape, 9, 8), w.input(*shape, 17, 8), w.input(*shape, 17, 8)
+    mask = w.input(*shape[-1:], 9, 17)
+    y = attended(w, query, turned_keys(w, key, axes), value, cap=cap, masks=[mask])
+    check(w, [y], ["ggml_backend.attention" if cap else "scaled_dot_product_attention"], 1e-5)
+
+
+@pytest.mark.parametrize("n", [1, 12])
+def test_keys_that_one_operator_turns_and_splits_into_heads(n):
+    """ONNX files permute (batch, tokens, heads, width) to (batch, heads, width, tokens)."""
+    w = Writer(18)
+    query, key, value = w.input(2, 4, n, 8), w.input(2, 20, 4, 8), w.input(2, 4, 20, 8)
+    turned = w.node("permute", 2, 4, 8, 20, self=key, dims=[0, 2, 3, 1])
+    y = attended(w, query, turned, value, [("scores", "div", 2.8)])
+    check(w, [y], ["permute", "scaled_dot_product_attention"], 1e-5)
+
+
+@pytest.mark.parametrize("n", [1, 12])
+@pytest.mark.parametrize("cap", [None, 4.0])
+def test_written_out_attention_finds_the_keys_of_a_group_of_heads(n, cap):
+    w = Writer(19)
+
+    def repeated(x):
+        x = w.node("unsqueeze", 2, 2, 1, 20, 8, self=x, dim=2)
+        x = w.node("expand", 2, 2, 3, 20, 8, self=x, size=[2, 2, 3, 20, 8])
+        return w.node("_unsafe_view", 2, 6, 20, 8, self=w.one("clone", x), size=[2, 6, 20, 8])
+
+    query, mask = w.input(2, 6, n, 8), w.input(2, 1, n, 20)
+    key, value = (repeated(w.input(2, 2, 20, 8)) for _ in range(2))
+    y = attended(w, query, turned_keys(w, key, (2, 3)), value, [("scores", "mul", 0.3)], cap, [mask])
+    check(w, [y], ["ggml_backend.attention" if cap else "scaled_dot_product_attention"], 1e-5)
+
+
+def test_layers_share_the_sum_of_their_masks():
+    """As in T5: the bias of positions is that of the first layer."""
+    w = Writer(20)
+    masks, x = [w.input(1, 4, 9, 9), w.input(2, 1, 1, 9)], w.input(2, 4, 9, 8)
+    for _ in range(3):
+        x = attended(w, x, turned_keys(w, x, (2, 3)), x, masks=masks)
+    check(w, [x], ["add.Tensor", *["scaled_dot_product_attention"] * 3], 1e-5)
+
+
+def near_attention(change):
+    """Attention that differs from the pattern by one thing."""
+
+    def network(w):
+        query, key, value = (w.input(2, 4, 9, 8) for _ in range(3))
+        turned = turned_keys(w, key, (2, 3))
+        if change == "weights":
+            y = attended(w, query, turned, value)
+            weights = next(node for node in w.network.nodes if node.op == "softmax.int")
+            return [y, Ref(weights.results[0])]
+        if change == "axis":
+            return [attended(w, query, turned, value, dim=2)]
+        if change == "cap":
+            x = w.both(
+                "mul", w.one("tanh", w.both("div", w.node("matmul", 2, 4, 9, 9, self=query, other=turned), 5)), 4
+            )
+            return [w.node("matmul", 2, 4, 9, 8, self=w.one("softmax.int", x, dim=-1), other=value)]
+        if change == "dropout":
+            x = w.one("softmax.int", w.node("matmul", 2, 4, 9, 9, self=query, other=turned), dim=-1)
+            return [w.node("matmul", 2, 4, 9, 8, self=w.one("relu", x), other=value)]
+        return [attended(w, query, turned, w.input(4, 9, 8))]
+
+    return network
+
+
 def norm_and_square(w):
     """Another reader needs the square, too."""
     x = w.input(3, 8)
@@ -338,6 +470,11 @@ NEAR = {
     "a weight as epsilon": a_weight_as_epsilon,
     "a wide rotation": a_rotation_that_is_too_wide,
     "halves of two values": rotation_of_another_value,
+    "weights that are read": near_attention("weights"),
+    "softmax of another axis": near_attention("axis"),
+    "a cap of two numbers": near_attention("cap"),
+    "changed weights": near_attention("dropout"),
+    "values that repeat": near_attention("values"),
     "unequal parts": lambda w: [rotated(w, w.input(2, 8), w.input(2, 8), w.input(2, 8), half=3)],
 }
 
@@ -420,6 +557,16 @@ def damaged_networks():
     yield w, _HEADS(w), [
         resize("value3", []), resize("value1", [4]), change("scaled_dot_product_attention", query=None),
         change("scaled_dot_product_attention", query=...), change("expand", size=LARGE), change("clone", self=7),
+    ]  # fmt: skip
+    w = Writer(16)
+    turned = turned_keys(w, w.input(1, 2, 9, 8), (2, 3))
+    y = attended(w, w.input(1, 2, 9, 8), turned, w.input(1, 2, 9, 8), [("scores", "div", 2.0)], 5.0, [w.input(9, 9)])
+    yield w, [y], [
+        change("transpose.int", dim0=LARGE), change("transpose.int", self=2.0), change("transpose.int", dim1=0.5),
+        change("div.Tensor", other=0), change("div.Tensor", other=math.nan), change("mul.Tensor", other=LARGE),
+        change("softmax.int", dim=LARGE), change("softmax.int", dim=7), change("softmax.int", dtype="bool"),
+        resize("input0", [9, 8]), resize("input0", []), resize("input2", [1, 2, 8]), resize("input3", [2**40, 9, 9]),
+        resize("input3", [9, 9], "bool"), resize("input1", [1, 2, 9, 8], "int64"), change("matmul", self=None),
     ]  # fmt: skip
     w = Writer(15)
     x, kernel = w.node("constant_pad_nd", 3, 8, self=w.input(3, 8), pad=[0, 0]), w.weight(4, 8)

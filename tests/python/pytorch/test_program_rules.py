@@ -168,6 +168,11 @@ def attended(r):
     return [q, k, v, mask, 0.0, causal], {"scale": r.pick.choice([None, 0.3]), "enable_gqa": grouped}
 
 
+def capped(r):
+    arguments, options = attended(r)
+    return arguments, {**options, "softcap": r.pick.choice([0.5, 3.0])}
+
+
 def normed(r):
     x = r.floats(*r.shape(least=2))
     n = r.pick.randint(1, x.ndim)
@@ -510,6 +515,7 @@ CASES = {
     "upsample_bicubic2d": lambda r: resized(r, r.pick.random() < 0.5),
     "upsample_bicubic2d.vec": lambda r: resized(r, r.pick.random() < 0.5, None),
     "ggml_backend.glu": gated,
+    "ggml_backend.attention": capped,
     "ggml_backend.linear": lambda r: [r.floats(*r.shape(0, 3), 64), (w := packed(r)), r.weight(8), w.format, "f32"],
     "ggml_backend.embedding": lambda r: [r.integers(0, 8, *r.shape(0, 3)), (w := packed(r)), w.format, torch.float32],
 }  # fmt: skip
@@ -526,9 +532,34 @@ def glu(self: torch.Tensor, other: torch.Tensor | None, op: str, swapped: bool) 
     return torch.nn.functional.gelu(gate, approximate="tanh" if op == "geglu" else "none") * up
 
 
+@torch.library.custom_op("gb_test::attention", mutates_args=())
+def attention(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attn_mask: torch.Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+    softcap: float = 0.0,
+) -> torch.Tensor:
+    """What ``attention.py`` replaces by ``ggml_backend.attention``."""
+    q, k, v = query.double(), key.double(), value.double()
+    if enable_gqa:
+        k, v = (x.repeat_interleave(q.shape[1] // x.shape[1], 1) for x in (k, v))
+    scores = q @ k.transpose(-1, -2) * (q.shape[-1] ** -0.5 if scale is None else scale)
+    scores = softcap * torch.tanh(scores / softcap)
+    if is_causal:
+        attn_mask = torch.ones(scores.shape[-2:], dtype=torch.bool).tril()
+    if attn_mask is not None and attn_mask.dtype == torch.bool:
+        attn_mask = torch.where(attn_mask, 0.0, -torch.inf)
+    return (torch.softmax(scores if attn_mask is None else scores + attn_mask, -1) @ v).float()
+
+
 def operator_of(name):
-    if name == "ggml_backend.glu":
-        return torch.ops.gb_test.glu.default
+    if name in ("ggml_backend.glu", "ggml_backend.attention"):
+        return getattr(torch.ops.gb_test, name.partition(".")[2]).default
     library, dot, rest = name.partition(".")
     if library == "ggml_backend":
         return getattr(torch.ops.ggml_backend, rest).default

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
+from fractions import Fraction
 
 import numpy as np
 import pytest
 
 from ggml_backend.errors import InvalidArgumentError, UnsupportedError
 from ggml_backend.program import patterns
+from ggml_backend.program.build import NoRule
 from ggml_backend.program.network import Node
+from ggml_backend.program.rules import RULES
 
 pytest.importorskip("torch", reason="PyTorch is not installed; tools/check_torch.sh installs it")
 import torch
@@ -97,6 +101,55 @@ def test_fused_steps_are_compared_as_the_program_computes_them():
     assert {v.device for v in report.values} == {"CPU"}
 
 
+def eager(name, **more):
+    """A small network of transformers that writes attention out."""
+    transformers = pytest.importorskip("transformers")
+    common = {"vocab_size": 99, "num_hidden_layers": 2, "num_attention_heads": 4}
+    sizes = {"hidden_size": 32, "intermediate_size": 64}
+    model, settings = {
+        "Gemma2": ("Gemma2ForCausalLM", {**sizes, "num_key_value_heads": 2, "head_dim": 8, "sliding_window": 6}),
+        "GPT2": ("GPT2LMHeadModel", {"n_embd": 32}),
+        "Bert": ("BertModel", sizes),
+        "T5": ("T5EncoderModel", {"d_model": 32, "d_kv": 8, "d_ff": 64}),
+    }[name]
+    config = getattr(transformers, f"{name}Config")(**common, **settings, **more)
+    config._attn_implementation, config.use_cache = "eager", False
+    return getattr(transformers, model)(config).eval()
+
+
+@pytest.mark.parametrize(("tokens", "padded"), [(5, True), (19, False)])
+@pytest.mark.parametrize(
+    ("name", "op"),
+    [
+        ("Gemma2", "ggml_backend.attention"),
+        ("GPT2", "scaled_dot_product_attention"),
+        ("Bert", "scaled_dot_product_attention"),
+        ("T5", "scaled_dot_product_attention"),
+    ],
+)
+def test_attention_that_is_written_out_is_fused(name, op, padded, tokens):
+    model, ids = eager(name), torch.randint(1, 99, (2, tokens))
+    mask = torch.ones_like(ids)
+    if padded:
+        mask[0, -2:] = 0
+    given = {"input_ids": ids, "attention_mask": mask}
+    report = gbt.verify(model, kwargs=given, tolerance=2e-5)
+    assert not report.failed, report
+    program = gbt.compile(model, kwargs=given)
+    found = [node.op for node in program.network.nodes]
+    assert found.count(op) == 2
+    assert "softmax.int" not in found
+    assert (program(**given)[0] - model(**given)[0]).abs().max() < 2e-5 * model(**given)[0].abs().max()
+
+
+def test_attention_that_gives_its_weights_stays():
+    model, ids = eager("Bert", output_attentions=True), torch.randint(1, 99, (2, 7))
+    program = gbt.compile(model, (ids,))
+    assert [node.op for node in program.network.nodes].count("softmax.int") == 2
+    for found, expected in zip(program(ids).attentions, model(ids).attentions, strict=True):
+        assert (found - expected).abs().max() < 1e-6
+
+
 def broken(change):
     """The table of patterns in which a mistake was made."""
 
@@ -130,6 +183,52 @@ def test_a_mistake_in_a_pattern_is_found_where_it_is(monkeypatch, op, changes):
     assert report.failed
     assert report.failed[0].operator == op
     assert f"{len(report.failed)} values differ by more than 0.0001" in str(report)
+
+
+def test_a_mistake_in_written_out_attention_is_found(monkeypatch):
+    monkeypatch.setattr(patterns, "_PATTERNS", broken(with_arguments("ggml_backend.attention", softcap=0.01)))
+    report = gbt.verify(eager("Gemma2"), kwargs={"input_ids": torch.randint(1, 99, (2, 19))})
+    assert report.failed[0].operator == "ggml_backend.attention"
+    assert report.failed[0].module == "model.layers.0.self_attn"
+
+
+class WrittenOut(nn.Module):
+    """What fusions make of it: two norms, GELU, a gated unit, a rotation, attention with a cap and without one."""
+
+    def forward(self, x):
+        x = x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-6)
+        x = x * 0.5 * (1 + torch.erf(x / math.sqrt(2)))
+        centred = x - x.mean(-1, keepdim=True)
+        x = centred / torch.sqrt(centred.pow(2).mean(-1, keepdim=True) + 1e-6)
+        y = x + turned(x) * x.cos()
+        k = x[:, :2, None].expand(2, 2, 2, 5, 8).reshape(2, 4, 5, 8)
+        y = torch.softmax(y @ k.transpose(2, 3) * 0.3, -1) @ k
+        k = y[:, :2, None].expand(2, 2, 2, 5, 8).reshape(2, 4, 5, 8)
+        y = torch.softmax(torch.tanh(y @ k.transpose(2, 3) / 2.0) * 2.0 + x[:, :, :, :5], -1) @ k
+        a, b = torch.cat([x, y], -1).split(8, -1)
+        return a * F.silu(b), F.gelu(x, approximate="tanh") * y
+
+
+@pytest.mark.parametrize(
+    "op",
+    [
+        "rms_norm", "layer_norm", "gelu", "roll", "ggml_backend.glu", "scaled_dot_product_attention",
+        "ggml_backend.attention",
+    ],
+)  # fmt: skip
+def test_pytorch_computes_a_fused_node_that_a_rule_refuses(monkeypatch, op):
+    def refuses(build, **arguments):
+        raise NoRule("not today")
+
+    monkeypatch.setitem(RULES, op, replace(RULES[op], function=refuses))
+    model, x = WrittenOut().eval(), torch.randn(2, 4, 5, 8)
+    program = gbt.compile(model, (x,))
+    assert {(one.operator, one.reason) for one in program.missing} == {(op, "not today")}
+    for found, expected in zip(program(x), model(x), strict=True):
+        torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
+    assert not gbt.verify(model, (x,), tolerance=1e-5).failed
+    with pytest.raises(UnsupportedError, match=rf"{op} \(.*not today"):
+        gbt.compile(model, (x,), strict=True)
 
 
 def test_quantized_weights_differ_by_their_format():
@@ -178,7 +277,15 @@ def test_nan_and_infinity_must_agree(value):
     assert verified._difference(ours, theirs) == math.inf and verified._difference(theirs, theirs) == 0
 
 
-@pytest.mark.parametrize("tolerance", [-1, math.nan, "1e-4", True, None])
+@pytest.mark.parametrize("tolerance", [np.float32(1e-4), np.float64(1e-4), Fraction(1, 10000), 1, np.int64(1)])
+def test_tolerances_are_real_numbers(tolerance):
+    report = gbt.verify(nn.Linear(2, 2).eval(), (torch.ones(1, 2),), tolerance=tolerance)
+    assert not report.failed and report.tolerance == pytest.approx(float(tolerance))
+    report.values[0] = report.values[0]._replace(difference=1.5)
+    assert f"1 value differs by more than {float(tolerance):g}" in str(report)
+
+
+@pytest.mark.parametrize("tolerance", [-1, math.nan, "1e-4", True, np.True_, None, 1j, 10**400, np.float32(-1)])
 def test_bad_tolerances(tolerance):
     with pytest.raises(InvalidArgumentError, match="tolerance must be a number of at least 0"):
         gbt.verify(nn.Linear(2, 2).eval(), (torch.ones(1, 2),), tolerance=tolerance)

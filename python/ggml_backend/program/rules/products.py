@@ -12,6 +12,9 @@ from ...tensor import Tensor
 from ..build import Build, NoRule, Val
 from . import rule
 
+_MANY_QUERIES, _MANY_KEYS = 8, 16
+"""From here on, the CPU computes attention of several operators in one step, too."""
+
 
 def _plus(b: Build, y: Tensor, bias: Val | None) -> Tensor:
     return y if bias is None else y + b.tensor(bias)
@@ -92,7 +95,7 @@ def _mask(b: Build, mask: Val) -> Tensor:
     return t
 
 
-@rule("scaled_dot_product_attention", of="fb")
+@rule("scaled_dot_product_attention", "ggml_backend.attention", of="fb")
 def attention(
     b: Build,
     query: Val,
@@ -103,8 +106,9 @@ def attention(
     is_causal: bool = False,
     scale: float | None = None,
     enable_gqa: bool = False,
+    softcap: float = 0.0,
 ) -> Tensor:
-    """Consecutive heads of ``query`` share one of ``key``."""
+    """Consecutive heads of ``query`` share one of ``key``. softcap: of the scores, which ``attention.py`` finds."""
     wide = query.ndim > 4
     if dropout_p or query.ndim < 2 or (wide and (attn_mask is not None or enable_gqa)):
         raise NoRule(f"dropout {dropout_p}, {query.ndim} axes")
@@ -114,7 +118,6 @@ def attention(
     values = (query, key, value)
     q, k, v = (b.fold(x, -1, *x.shape[-3:]) if wide else b.tensor(x) for x in values)
     factor = 1 / math.sqrt(query.shape[-1]) if scale is None else scale
-    scores = ops.matmul(q, k.swapaxes(-1, -2))
     mask: Tensor | None = None
     if attn_mask is not None:
         if is_causal:
@@ -124,8 +127,19 @@ def attention(
             mask = ops.repeat(mask, (*mask.shape[:-1], m))
     elif is_causal:
         mask = b.constant(np.where(np.tri(n, m, dtype=bool), 0, -math.inf))
+    if softcap or n < _MANY_QUERIES or m < _MANY_KEYS:
+        return _in_one_step(q, k, v, mask, factor, softcap)
+    scores = ops.matmul(q, k.swapaxes(-1, -2))
     p = ops.softmax(scores) if mask is None and factor == 1 else ops.softmax(scores, mask, factor)
     return ops.matmul(p, v)
+
+
+def _in_one_step(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, scale: float, softcap: float) -> Tensor:
+    """One operator, which reads values as they are. Devices fuse products of many queries and a softmax themselves."""
+    q, k, v = (x if x.ndim == 4 else x.reshape(*(1,) * (4 - x.ndim), *x.shape) for x in (q, k, v))
+    if mask is not None and mask.shape[-2] != q.shape[-2]:
+        mask = ops.repeat(mask, (*mask.shape[:-2], q.shape[-2], mask.shape[-1]))
+    return ops.flash_attn_ext(q, k, v, mask, scale, softcap=softcap).transpose(0, 2, 1, 3)
 
 
 # ---------------------------------------------------------------------------------------------------- packed weights
