@@ -23,7 +23,7 @@ def main() -> int:
         print("skipped: PyTorch finds no CUDA device", file=sys.stderr)
         return 77
 
-    def best_time(run: Any, n: int = 4, rounds: int = 5) -> float:
+    def best_time(run: Any, n: int = 4) -> float:
         def several() -> None:
             for _ in range(n):
                 run()
@@ -32,7 +32,7 @@ def main() -> int:
         for _ in range(2):
             run()
         torch.cuda.synchronize()
-        return shortest(several, 1, rounds) / n
+        return shortest(several, 1, 5) / n
 
     results: list[dict[str, Any]] = []
     host = torch.ones(2 << 30, dtype=torch.int8, pin_memory=True)

@@ -95,7 +95,7 @@ def embed(args: argparse.Namespace, clock: Clock) -> Iterator[dict[str, Any]]:
         return
     embedder = Embedder(("ARRAY:library=torch", "CPU"), n_threads=args.threads)
     for batch in args.batches:
-        sequences = token_sequences(embedder, batch, 34)
+        sequences = token_sequences(embedder, batch)
         difference = float(np.abs(embedder.embed_tokens(sequences) - peer(sequences)).max())
         assert difference < 1e-4, f"the two sides disagree by {difference}"
         sides = {"ARRAY": partial(embedder.embed_tokens, sequences), "torch": partial(peer, sequences)}

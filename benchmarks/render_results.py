@@ -46,8 +46,8 @@ def render(found: dict[str, Any]) -> str:
     return "\n".join([*lines, *table(found["columns"], found["rows"]), ""])
 
 
-def render_all(folder: Path = FOLDER) -> str:
-    return "\n".join(render(read(path)) for path in sorted(folder.glob("*.json")))
+def render_all() -> str:
+    return "\n".join(render(read(path)) for path in sorted(FOLDER.glob("*.json")))
 
 
 def main(names: list[str]) -> int:

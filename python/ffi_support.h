@@ -192,7 +192,7 @@ static inline const char * gbpy_build(void) {
 static inline void gbpy_flag_leafs(struct ggml_cgraph * graph, bool keep) {
     for (int i = 0; i < graph->n_leafs; i++) {
         struct ggml_tensor * t = graph->leafs[i];
-        if ((t->data && !gbpy_has_lost(t)) || t->view_src) {
+        if ((t->data && !gbpy_has_lost_memory(t)) || t->view_src) {
             continue;
         }
         ggml_set_input(t);

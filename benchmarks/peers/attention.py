@@ -17,13 +17,13 @@ class Shape:
     queries: int
     keys: int
     heads: int
-    key_heads: int  # each is met by heads / key_heads heads
-    size: int  # of a head
+    key_heads: int  # heads / key_heads heads of queries share one
+    head_size: int
     mask: str  # "no mask", "causal", "scattered -inf", "slopes"
 
     def __str__(self) -> str:
         shared = f" on {self.key_heads}" if self.key_heads < self.heads else ""
-        return f"attention {self.queries} to {self.keys}, {self.heads} heads{shared} of {self.size}, {self.mask}"
+        return f"attention {self.queries} to {self.keys}, {self.heads} heads{shared} of {self.head_size}, {self.mask}"
 
 
 SHAPES = [
@@ -50,9 +50,9 @@ def mask_of(shape: Shape, rng: np.random.Generator) -> np.ndarray | None:
 def attention(s: Sides, scope: Scope) -> Iterator[Work]:
     rng = np.random.default_rng(0)
     for shape in QUICK if scope.quick else SHAPES:
-        scale = shape.size**-0.5
-        q = rng.standard_normal((shape.heads, shape.queries, shape.size), dtype=np.float32)
-        k, v = (rng.standard_normal((shape.key_heads, shape.keys, shape.size), dtype=np.float32) for _ in range(2))
+        scale = shape.head_size**-0.5
+        q = rng.standard_normal((shape.heads, shape.queries, shape.head_size), dtype=np.float32)
+        k, v = (rng.standard_normal((shape.key_heads, shape.keys, shape.head_size), dtype=np.float32) for _ in range(2))
         mask = mask_of(shape, rng)
         vt, kt = np.ascontiguousarray(v.transpose(0, 2, 1)), np.ascontiguousarray(k.transpose(0, 2, 1))
         masks = [] if mask is None else [mask]
@@ -98,7 +98,7 @@ def attention(s: Sides, scope: Scope) -> Iterator[Work]:
             given = {"q": q, "kt": kt, "v": v} | ({} if mask is None else {"mask": mask})
             return s.onnx(nodes, given, {"scale": np.array(scale, np.float32)})
 
-        flops = 4.0 * shape.queries * shape.keys * shape.size * shape.heads
+        flops = 4.0 * shape.queries * shape.keys * shape.head_size * shape.heads
         run = s.graph(ours, *((x.shape, gb.float32, x) for x in (q, k, vt, *masks)))
         yield Work(
             str(shape), "GFLOP/s", flops, run,

@@ -14,10 +14,11 @@ from .sides import Run, Scope, Sides, Work
 WORDS = ["quick", "brown", "fox", "lazy", "dog", "measure", "time", "quiet", "rooms", "near", "old", "rivers"]
 
 
-def token_sequences(embedder: Any, count: int, tokens: int, seed: int = 0) -> list[list[int]]:
-    rng = np.random.default_rng(seed)
-    texts = [" ".join(rng.choice(WORDS, tokens * 2)) for _ in range(count)]
-    return [s[: tokens - 1] + s[-1:] for s in embedder.tokenize(texts)]
+def token_sequences(embedder: Any, count: int) -> list[list[int]]:
+    """Token numbers of random texts, 34 of each."""
+    rng = np.random.default_rng(0)
+    texts = [" ".join(rng.choice(WORDS, 68)) for _ in range(count)]
+    return [s[:33] + s[-1:] for s in embedder.tokenize(texts)]
 
 
 def torch_model(folder: Path, threads: int, dtype: str = "float32") -> Callable[[list[list[int]]], Any] | None:
@@ -155,7 +156,7 @@ def model(s: Sides, scope: Scope) -> Iterator[Work]:
         return
     half = Embedder(n_threads=s.threads, dtype="bf16")
     for batch in (2,) if scope.quick else (1, 8, 32, 128):
-        sequences = token_sequences(embedder, batch, 34)
+        sequences = token_sequences(embedder, batch)
 
         def torch_run(q: list[list[int]] = sequences, dtype: str = "float32") -> Run:
             peer = torch_model(folder, s.threads, dtype)

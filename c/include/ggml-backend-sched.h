@@ -181,13 +181,13 @@ GGML_API int ggml_backend_sched_get_blocks(ggml_backend_sched_t sched, struct gg
 // A copy of the plan, in the order of the splits that need them.
 struct ggml_backend_sched_transfer {
     const struct ggml_tensor * tensor; // the original
-    ggml_backend_t source; // NULL: memory of the user that no backend owns
+    ggml_backend_t source; // NULL: memory that the user owns and no backend has
     ggml_backend_t target;
     int split; // the copy runs before the split; a write-back runs after it
     size_t size; // bytes
     bool is_kept; // copied again only after the original was written
     bool is_write_back; // a result that is copied to its own memory
-    // a weight (matrix of a product, table of rows) in memory of the user on `source`, whose usage is
+    // a weight (matrix of a product, table of rows) in the user's memory on `source`, whose usage is
     // not WEIGHTS. With usage WEIGHTS, its readers would run there
     bool is_unmarked;
 };

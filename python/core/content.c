@@ -31,7 +31,7 @@ static bool is_freed(const struct ggml_backend_buffer * buffer) {
            (owner != NULL && (atomic_load(&owner->head.closed) || atomic_load(&owner->head.refs) == 0));
 }
 
-bool gbpy_has_lost(const struct ggml_tensor * t) {
+bool gbpy_has_lost_memory(const struct ggml_tensor * t) {
     const struct ggml_tensor * root = gb_root(t);
     const ggml_backend_buffer_t buffer = gb_tensor_buffer(t);
     if (buffer != NULL && is_freed(buffer)) {
@@ -40,7 +40,7 @@ bool gbpy_has_lost(const struct ggml_tensor * t) {
     return GB_READ_RELAXED(root->data) == NULL && gb_tensor_has_flag(root, GB_TENSOR_LOST);
 }
 
-int gbpy_fail_lost(const struct ggml_tensor * t, const char * what) {
+int gbpy_fail_no_memory(const struct ggml_tensor * t, const char * what) {
     const struct ggml_tensor * root = gb_root(t);
     const bool lost =
         gb_tensor_buffer(t) != NULL || GB_READ_RELAXED(root->data) != NULL || gb_tensor_has_flag(root, GB_TENSOR_LOST);
@@ -127,7 +127,7 @@ int gbpy_refresh(struct ggml_tensor * t, const char * what) {
         status = root->buffer != NULL ? (int) gb_view_bind(t) : GGML_STATUS_SUCCESS;
     }
     const bool lost = status == GGML_STATUS_SUCCESS && t->data == NULL && ggml_nelements(t) > 0;
-    return lost ? gbpy_fail_lost(t, what) : status;
+    return lost ? gbpy_fail_no_memory(t, what) : status;
 }
 
 static bool is_running(const struct gbpy_memory * owner) { // a scheduler that computes now
@@ -221,7 +221,7 @@ static int check_not_cleared(const struct gbpy_memory * owner, int64_t version, 
     return GGML_STATUS_SUCCESS;
 }
 
-// ------------------------------------------------------------------------- memory of the user, and of graph allocators
+// -------------------------------------------------------------------------------- memory of users and graph allocators
 
 // A tensor in memory that the user gave it.
 static int check_user_content(const struct gbpy_memory * owner, const struct ggml_tensor * t, const char * what) {
@@ -327,8 +327,8 @@ int gbpy_check_readable(const struct gbpy_memory * owner, const struct ggml_tens
 
 // ------------------------------------------------------------------------------------------------------- copied graphs
 
-// One more than the version of the inputs of the run that computed t; 0: t cannot be read. In planned memory only
-// outputs are considered, because they are known to be there without a search for each.
+// One more than the version of the inputs of the run that computed t; 0: t cannot be read. In planned memory
+// only outputs count: the plan keeps them, so no search for later writers is needed.
 static int64_t version_of(const struct ggml_tensor * t) {
     const struct gbpy_memory * owner = gbpy_owner_of(t);
     if (owner == NULL) {

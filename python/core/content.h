@@ -2,7 +2,7 @@
 //
 // One counter numbers all writes of inputs from Python. A write leaves its number in the tensor, as its *stamp*
 // (gb_tensor_content). A run notes the counter when it begins. A result is out of date as soon as one of the inputs
-// that it was computed from has a higher number. A result in memory of the user keeps the number of its run. For a
+// that it was computed from has a higher number. A result in the user's memory keeps the number of its run. For a
 // result in memory of a scheduler, the scheduler knows whether its plan is the current one, whether it ran to its
 // end, and which memory was given to another tensor since (sched/results.h). Only valid content may be read.
 //
@@ -24,9 +24,9 @@ void gbpy_note_clear(struct gbpy_memory * buffer);
 // Call the next three under the mutex while nobody places tensors of the context, or with a lock on the memory.
 // The owner of the tensor's memory; NULL: it has no buffer, or one with an unknown owner.
 struct gbpy_memory * gbpy_owner_of(const struct ggml_tensor * t);
-bool gbpy_has_lost(const struct ggml_tensor * t); // its memory was freed
+bool gbpy_has_lost_memory(const struct ggml_tensor * t); // its memory was freed
 // Fails with INVALID_STATE: the tensor has no memory, or its memory was freed.
-int gbpy_fail_lost(const struct ggml_tensor * t, const char * what);
+int gbpy_fail_no_memory(const struct ggml_tensor * t, const char * what);
 
 // With the lock for placing tensors of its context: takes the tensor's memory away. The two functions for lost memory
 // do so only for tensors whose memory was freed and is not locked any more.

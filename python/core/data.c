@@ -15,7 +15,7 @@ static int find_owner(struct gbpy_context * context, const struct ggml_tensor * 
     struct gbpy_memory ** owner) {
     const ggml_backend_buffer_t buffer = gb_tensor_buffer(t);
     *owner = buffer != NULL ? buffer->binding : GB_READ_RELAXED(gb_root(t)->data) != NULL ? &context->memory : NULL;
-    return *owner == NULL || gbpy_has_lost(t) ? gbpy_fail_lost(t, what) : GGML_STATUS_SUCCESS;
+    return *owner == NULL || gbpy_has_lost_memory(t) ? gbpy_fail_no_memory(t, what) : GGML_STATUS_SUCCESS;
 }
 
 // Locks the memory of n tensors, the first n_written for writing. A callback may lock what its computation has
@@ -187,7 +187,7 @@ static int peek(const struct gbpy_handle * context, const struct ggml_tensor * t
     status = status == GGML_STATUS_SUCCESS ? find_owner(c, t, "it", &found) : status;
     *buffer = gb_tensor_buffer(t);
     if (status == GGML_STATUS_SUCCESS && !gbpy_try_ref(&found->head)) {
-        status = gbpy_fail_lost(t, "it");
+        status = gbpy_fail_no_memory(t, "it");
     }
     gbpy_mutex_unlock();
     if (status == GGML_STATUS_SUCCESS) {

@@ -129,7 +129,7 @@ static int look_at_tensor(struct gbpy_graph * g, struct ggml_tensor * t, bool co
     struct ggml_tensor * root = gb_root(t);
     struct gbpy_memory * owner = gbpy_owner_of(t);
     const bool writes = computed && gb_op_computes(t->op);
-    const bool lost = gbpy_has_lost(t);
+    const bool lost = gbpy_has_lost_memory(t);
     if (writes && gbpy_is_constant(t)) {
         return fail_write(t, "a constant", what);
     }
@@ -185,7 +185,7 @@ int gbpy_look_at_graph(struct gbpy_graph * g, const char * what) {
 }
 
 static int fail_unplaced(const struct ggml_tensor * t, const char * what) {
-    const bool lost = gbpy_has_lost(t);
+    const bool lost = gbpy_has_lost_memory(t);
     char text[160];
     gbpy_describe(gb_root(t), text, sizeof(text));
     return gb_fail(GGML_STATUS_INVALID_STATE, "%s: %s has no memory%s", what, text,
@@ -464,7 +464,7 @@ static int lend(const struct ggml_cgraph * c, struct ggml_tensor ** tensors, voi
     for (int i = 0; i < c->n_leafs + c->n_nodes; i++) {
         struct ggml_tensor * t = tensor_at(c, i);
         const struct ggml_tensor * root = gb_root(t);
-        GB_FAIL_IF(gbpy_has_lost(t) || (root->data == NULL && ggml_nelements(t) > 0), GGML_STATUS_INVALID_STATE,
+        GB_FAIL_IF(gbpy_has_lost_memory(t) || (root->data == NULL && ggml_nelements(t) > 0), GGML_STATUS_INVALID_STATE,
             "%s: '%s' has no memory: allocate it, or let the function take an array for it", in_memory, root->name);
         if (t != root) {
             GB_TRY(gbpy_refresh(t, in_memory));
@@ -590,7 +590,7 @@ int gbpy_graph_dump_dot(struct gbpy_handle * graph, const char * path) {
         }
         for (int i = 0; ok && i < drawn->n_leafs; i++) {
             struct gbpy_memory * owner = gbpy_owner_of(drawn->leafs[i]);
-            ok = owner == NULL || owner->head.broken || gbpy_has_lost(drawn->leafs[i]) ||
+            ok = owner == NULL || owner->head.broken || gbpy_has_lost_memory(drawn->leafs[i]) ||
                  gbpy_add_request(&requests, &owner->head, false);
         }
         ok = ok && gbpy_reserve_locks(&locks, (int) requests.n);

@@ -78,7 +78,7 @@ static int write_if_placed(struct gbpy_context * c, struct ggml_tensor * t) {
     while (status == GGML_STATUS_SUCCESS && !locks.active) {
         status = gbpy_wait_for_placement(&c, 1, "constant");
         owner = gbpy_owner_of(t);
-        if (status != GGML_STATUS_SUCCESS || owner == NULL || owner->head.closed || gbpy_has_lost(t)) {
+        if (status != GGML_STATUS_SUCCESS || owner == NULL || owner->head.closed || gbpy_has_lost_memory(t)) {
             break;
         }
         const struct gbpy_request memory = { .object = &owner->head, .write = true };

@@ -135,7 +135,7 @@ static bool has_lost_content(const struct gbpy_sched * s, const struct ggml_tens
         ggml_nelements(leaf) == 0) {
         return false;
     }
-    if (gbpy_has_lost(leaf)) {
+    if (gbpy_has_lost_memory(leaf)) {
         return true;
     }
     const struct gbpy_memory * owner = leaf->buffer->binding;
@@ -151,7 +151,7 @@ static bool has_lost_content(const struct gbpy_sched * s, const struct ggml_tens
 // that scheduler.
 static void unplace_foreign(const struct gbpy_sched * s, struct ggml_tensor * t) {
     const struct gbpy_memory * owner = gbpy_owner_of(t);
-    if (owner != NULL && owner->head.kind == GBPY_SCHED && owner != &s->memory && !gbpy_has_lost(t) &&
+    if (owner != NULL && owner->head.kind == GBPY_SCHED && owner != &s->memory && !gbpy_has_lost_memory(t) &&
         !gbpy_is_own(owner, t)) {
         gbpy_unplace(t);
     } else {

@@ -30,7 +30,7 @@ static bool is_as_bound(const struct gb_sched_plan * p) {
 }
 
 // True if the user's buffers are unchanged. A buffer of another scheduler may have been retired. A
-// buffer of the user may have been freed and another one allocated at its address.
+// user's buffer may have been freed and another one allocated at its address.
 static bool has_same_buffers(const struct gb_sched_plan * p) {
     for (int i = 0; i < p->in.n_ids; i++) {
         const struct ggml_backend_buffer * buffer =

@@ -472,7 +472,7 @@ static bool rule_rope_dims(const struct gb_call * c, gb_ct a, const struct gb_ro
            GB_BROKEN(c, ROPE_ODD_SIZE, .a = "a", .number = { r->mode, a->ne[0] });
 }
 
-// Bits 0 to 2, as in early 2024, or the exact form with a mode of today.
+// Bits 0 to 2, as in early 2024, or GGML_ROPE_EXACT with a mode of 2026.
 static bool rule_rope_mode(const struct gb_call * c, int mode) {
     const int rest = mode & ~GGML_ROPE_EXACT;
     if ((mode & GGML_ROPE_EXACT) == 0) {

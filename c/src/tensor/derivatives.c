@@ -326,7 +326,7 @@ RULE(soft_max) { // of scale a + mask
            ADD(mask, gb_grad_of_mask(s->ctx, inner, mask, gb_op_param_f32(y, 1)));
 }
 
-// A rotation's derivative is the rotation back, with the same parameters. For today's modes no
+// A rotation's derivative is the rotation back, with the same parameters. For modes of 2026 no
 // builder takes all their parameters, so the node gets the parameters directly.
 static struct ggml_tensor * rope_other_way(struct gb_sweep * s, const struct ggml_tensor * y, struct ggml_tensor * g) {
     const struct gb_rope * p = (const struct gb_rope *) (const void *) y->op_params;
@@ -344,15 +344,15 @@ static struct ggml_tensor * rope_other_way(struct gb_sweep * s, const struct ggm
     return node != NULL ? ggml_rope_set_offset(node, p->n_offs) : NULL;
 }
 
-// True if the node has parameters that only today's functions make.
-static bool is_rope_of_today(const struct ggml_tensor * y, const struct gb_rope * p) {
+// True if the node has parameters that only ggml's functions of 2026 make.
+static bool has_parameters_of_2026(const struct ggml_tensor * y, const struct gb_rope * p) {
     return gb_rope_has_sections(p->mode) || y->src[2] != NULL || ((p->mode & GGML_ROPE_EXACT) != 0 && p->n_offs != 0);
 }
 
 RULE(rope) {
     struct gb_rope p;
     memcpy(&p, y->op_params, sizeof(p));
-    if (is_rope_of_today(y, &p)) {
+    if (has_parameters_of_2026(y, &p)) {
         return ADD(y->src[0], rope_other_way(s, y, g));
     }
     return ADD(y->src[0],
@@ -363,7 +363,7 @@ RULE(rope) {
 RULE(rope_back) {
     struct gb_rope p;
     memcpy(&p, y->op_params, sizeof(p));
-    if (is_rope_of_today(y, &p)) {
+    if (has_parameters_of_2026(y, &p)) {
         return ADD(y->src[0], rope_other_way(s, y, g));
     }
     if (p.xpos_base != 0.0f) { // no builder rotates forward with these parameters out of place

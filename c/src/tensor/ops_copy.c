@@ -119,8 +119,8 @@ struct ggml_tensor * ggml_diag(struct ggml_context * ctx, struct ggml_tensor * a
 
 // ----------------------------------------------------------------------------------------------- checks of built nodes
 
-// A copy that a program makes itself may change the shape and the type, like several builders
-// together. It writes to the node. src[1] of CPY only names the owner of that memory.
+// A program that fills the fields of a copy itself may change its shape and its type in one node.
+// No single builder makes such a node. The copy goes to the node's memory: src[1] of CPY is not read.
 static bool is_copy(gb_ct t) { return gb_check_cpy(NULL, t->src[0], t); }
 
 bool gb_built_dup(gb_ct t) { return is_copy(t); }

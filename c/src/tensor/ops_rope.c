@@ -19,9 +19,9 @@ static const float freq_base_default = 10000.0f;
 // Does not copy the padding after xpos_down, which may hold anything, because op_params are
 // compared and hashed as bytes.
 static void set_params(struct ggml_tensor * node, const struct gb_rope * params) {
-    const bool all = gb_rope_has_sections(params->mode);
+    const bool has_sections = gb_rope_has_sections(params->mode);
     gb_op_set_params(node, params,
-        all ? sizeof(*params) : offsetof(struct gb_rope, xpos_down) + sizeof(params->xpos_down));
+        has_sections ? sizeof(*params) : offsetof(struct gb_rope, xpos_down) + sizeof(params->xpos_down));
 }
 
 // c: factors of the frequencies, or NULL.
@@ -120,11 +120,11 @@ struct ggml_tensor * ggml_rope_back(struct ggml_context * ctx, struct ggml_tenso
     return rope_back(ctx, __func__, a, b, NULL, &params);
 }
 
-// --------------------------------------------------------------------------------------------------------------- today
+// ------------------------------------------------------------------------------------------------ ggml's modes of 2026
 
-// Stores a mode of today with GGML_ROPE_EXACT. A mode that the function does not have becomes one
-// that no rule allows.
-static struct gb_rope today(int n_dims, const int * sections, int mode, int n_ctx_orig, float freq_base,
+// Parameters of ggml_rope_ext (sections NULL) or ggml_rope_multi, whose modes are stored with
+// GGML_ROPE_EXACT. The mode is -1 if that function does not have it: check_mode reports it.
+static struct gb_rope exact_rope(int n_dims, const int * sections, int mode, int n_ctx_orig, float freq_base,
     float freq_scale, float ext_factor, float attn_factor, float beta_fast, float beta_slow) {
     const bool fits = sections != NULL ? mode == GGML_ROPE_TYPE_MROPE || mode == GGML_ROPE_TYPE_VISION ||
                                              mode == GGML_ROPE_TYPE_IMROPE
@@ -137,7 +137,7 @@ static struct gb_rope today(int n_dims, const int * sections, int mode, int n_ct
     return params;
 }
 
-// False (reported): the function does not have the mode.
+// `mode` is what the caller gave. False (reported) if exact_rope refused it.
 static bool check_mode(const char * func, const struct gb_rope * params, int mode, bool multi) {
     const struct gb_call c = { func, 0, NULL };
     if (params->mode >= 0) {
@@ -159,21 +159,21 @@ static bool check_sections(const char * func, const int * sections) {
 struct ggml_tensor * ggml_rope_ext(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * b,
     struct ggml_tensor * c, int n_dims, int mode, int n_ctx_orig, float freq_base, float freq_scale, float ext_factor,
     float attn_factor, float beta_fast, float beta_slow) {
-    const struct gb_rope params = today(n_dims, NULL, mode, SCALING);
+    const struct gb_rope params = exact_rope(n_dims, NULL, mode, SCALING);
     return check_mode(__func__, &params, mode, false) ? rope(ctx, __func__, a, b, c, &params, false) : NULL;
 }
 
 struct ggml_tensor * ggml_rope_ext_inplace(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * b,
     struct ggml_tensor * c, int n_dims, int mode, int n_ctx_orig, float freq_base, float freq_scale, float ext_factor,
     float attn_factor, float beta_fast, float beta_slow) {
-    const struct gb_rope params = today(n_dims, NULL, mode, SCALING);
+    const struct gb_rope params = exact_rope(n_dims, NULL, mode, SCALING);
     return check_mode(__func__, &params, mode, false) ? rope(ctx, __func__, a, b, c, &params, true) : NULL;
 }
 
 struct ggml_tensor * ggml_rope_ext_back(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * b,
     struct ggml_tensor * c, int n_dims, int mode, int n_ctx_orig, float freq_base, float freq_scale, float ext_factor,
     float attn_factor, float beta_fast, float beta_slow) {
-    const struct gb_rope params = today(n_dims, NULL, mode, SCALING);
+    const struct gb_rope params = exact_rope(n_dims, NULL, mode, SCALING);
     return check_mode(__func__, &params, mode, false) ? rope_back(ctx, __func__, a, b, c, &params) : NULL;
 }
 
@@ -183,7 +183,7 @@ struct ggml_tensor * ggml_rope_multi(struct ggml_context * ctx, struct ggml_tens
     if (!check_sections(__func__, sections)) {
         return NULL;
     }
-    const struct gb_rope params = today(n_dims, sections, mode, SCALING);
+    const struct gb_rope params = exact_rope(n_dims, sections, mode, SCALING);
     return check_mode(__func__, &params, mode, true) ? rope(ctx, __func__, a, b, c, &params, false) : NULL;
 }
 
@@ -193,7 +193,7 @@ struct ggml_tensor * ggml_rope_multi_inplace(struct ggml_context * ctx, struct g
     if (!check_sections(__func__, sections)) {
         return NULL;
     }
-    const struct gb_rope params = today(n_dims, sections, mode, SCALING);
+    const struct gb_rope params = exact_rope(n_dims, sections, mode, SCALING);
     return check_mode(__func__, &params, mode, true) ? rope(ctx, __func__, a, b, c, &params, true) : NULL;
 }
 
@@ -203,7 +203,7 @@ struct ggml_tensor * ggml_rope_multi_back(struct ggml_context * ctx, struct ggml
     if (!check_sections(__func__, sections)) {
         return NULL;
     }
-    const struct gb_rope params = today(n_dims, sections, mode, SCALING);
+    const struct gb_rope params = exact_rope(n_dims, sections, mode, SCALING);
     return check_mode(__func__, &params, mode, true) ? rope_back(ctx, __func__, a, b, c, &params) : NULL;
 }
 

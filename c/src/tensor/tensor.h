@@ -71,9 +71,9 @@ void gb_context_drop(struct ggml_context * ctx, void * payload);
 int gb_context_number(struct ggml_context * ctx, bool is_leaf, int least);
 void gb_context_number_taken(struct ggml_context * ctx, bool is_leaf, int number);
 
-// A copy of *layout as a tensor object, except for `data`: `data_size` bytes at the context's place
-// for data (none, scratch, or after the struct). With in_pool the data always follow the struct.
-// `alignment` is for data in the scratch. A view keeps layout->data.
+// Makes a tensor object with the fields of *layout. Its data are `data_size` bytes in the context's
+// scratch buffer (with this alignment), after the struct, or nowhere, as the context was made. With
+// in_pool they always follow the struct. A view keeps layout->data.
 struct ggml_tensor * gb_context_new_tensor(struct ggml_context * ctx, const struct ggml_tensor * layout,
     size_t data_size, size_t alignment, bool in_pool);
 
@@ -113,8 +113,8 @@ bool gb_elements_are_whole(const struct ggml_tensor * t);
 bool gb_elements_are_apart(const struct ggml_tensor * t);
 // Elements of a row are contiguous: nb0 = type size.
 bool gb_rows_contiguous(const struct ggml_tensor * t);
-// True if a size repeats to another one. A size of 0 repeats only to 0, and no size to a negative
-// one.
+// True if an axis of size `small` can be repeated to size `large`. 0 repeats only to 0. Nothing
+// repeats to a negative size.
 static inline bool gb_size_divides(int64_t small, int64_t large) {
     return small == large || small == 1 || (small > 1 && large % small == 0);
 }

@@ -135,8 +135,9 @@ class RankDevice(Measured, Device):
     memory = "own"
     in_order = True
     rank = 0
-    _ordered = _at_once = True
-    _bounded = True
+    _ordered = True  # the cluster orders events of ranks, so no rank waits for an event of another one
+    _at_once = True  # submit calls the work at once, and the work only queues commands
+    _bounded = True  # after a cancelled call, its functions return soon
 
     def __init__(self, **backend: Any) -> None:
         conductor = current[0]

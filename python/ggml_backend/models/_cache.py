@@ -25,7 +25,7 @@ _FREE = -1
 
 @dataclass(eq=False)
 class Sequence:
-    """The tokens of one text whose keys and values are in the cache. ``cells``: the place of each."""
+    """The tokens of one text whose keys and values are in the cache. ``cells``: the cell of each token."""
 
     number: int
     tokens: list[int] = field(default_factory=list)
@@ -34,7 +34,7 @@ class Sequence:
 
 
 class Cache:
-    """Keys and values of ``n_cells`` tokens in any places, the layers spread over the backends.
+    """Keys and values of ``n_cells`` tokens in any order, the layers spread over the backends.
 
     A cell belongs to one token of one sequence. ``owner`` holds the number of its sequence, or -1, and ``position`` the
     position in it. Cells of idle sequences stay until others need them, so a text that continues an earlier one

@@ -1,6 +1,6 @@
 """The network of decoders: shared blocks that follow :mod:`ggml_backend.models.architectures`.
 
-Shapes are in NumPy order: ``T`` tokens, ``N`` places of the cache, ``E`` the width of embeddings.
+Shapes are in NumPy order: ``T`` tokens, ``N`` cells of the cache, ``E`` the width of embeddings.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from .architectures import Decoder
 __all__ = ["Inputs", "Observed", "Precision", "decode"]
 
 Precision = Literal["default", "f16", "f32"]
-"""Of products: as :func:`ggml_backend.ops.mul_mat` takes it."""
+"""The ``prec`` of :func:`ggml_backend.ops.mul_mat` in all products."""
 
 Layer = tuple[Tensor, Tensor]
 """Keys (N, kv_heads * head_k) and values (N, kv_heads * head_v) of one layer."""
@@ -30,8 +30,8 @@ class Inputs:
     """What changes from step to step.
 
     ids, positions: int32 (T,)
-    rows: int32 (T,), the places of the cache that the tokens write
-    mask, local_mask: float16 (T, n), 0 or -inf for each of the first n places. ``local_mask`` is for layers with a
+    rows: int32 (T,), the cells of the cache that the tokens write
+    mask, local_mask: float16 (T, n), 0 or -inf for each of the first n cells. ``local_mask`` is for layers with a
         window, ``mask`` for the others. None: no layer needs it.
     out: int32, the tokens whose logits are computed
     """
@@ -45,21 +45,21 @@ class Inputs:
 
     @classmethod
     def make(cls, context: Context, a: Decoder, s: Sizes, n_tokens: int, n_cells: int, n_out: int) -> Inputs:
-        """Tensors of a graph for so many tokens, which see the first ``n_cells`` places."""
+        """Input tensors of a graph for ``n_tokens`` tokens, which see the first ``n_cells`` cells of the cache."""
 
-        def made(name: str, dtype: DType, *shape: int) -> Tensor:
+        def make_input(name: str, dtype: DType, *shape: int) -> Tensor:
             x = context.tensor(shape, dtype, name=name)
             x.set_input()
             return x
 
         windowed = {s.window > 0 and a.windowed(i) for i in range(s.layers)}
         return cls(
-            made("ids", int32, n_tokens),
-            made("positions", int32, n_tokens),
-            made("rows", int32, n_tokens),
-            made("mask", float16, n_tokens, n_cells) if False in windowed else None,
-            made("local_mask", float16, n_tokens, n_cells) if True in windowed else None,
-            made("out", int32, n_out),
+            make_input("ids", int32, n_tokens),
+            make_input("positions", int32, n_tokens),
+            make_input("rows", int32, n_tokens),
+            make_input("mask", float16, n_tokens, n_cells) if False in windowed else None,
+            make_input("local_mask", float16, n_tokens, n_cells) if True in windowed else None,
+            make_input("out", int32, n_out),
         )
 
     @property
@@ -75,7 +75,11 @@ class Inputs:
 
 @dataclass(frozen=True)
 class Observed:
-    """The rows that one matrix multiplies: (T, columns), or (T, 1 or used, columns) with the experts (T, used)."""
+    """The rows that one matrix multiplies.
+
+    rows: (T, columns). A matrix for each expert: (T, 1, columns), or (T, used, columns) if each expert has its own row.
+    experts: int32 (T, used), the experts that multiply the rows of each token. None: a matrix without experts.
+    """
 
     weight: str
     rows: Tensor
@@ -151,7 +155,7 @@ class _Network:
         return ops.cont(qkv[:, :i]), ops.cont(qkv[:, i:j]), ops.cont(qkv[:, j:])
 
     def attention(self, i: int, x: Tensor, layer: Layer) -> Tensor:
-        """Attention of x (T, E) to the places of the cache, after it has written its own."""
+        """Writes the keys and values of x (T, E) to the cache, then attends to the cells of the cache."""
         s, block, tokens = self.s, f"blk.{i}", x.shape[0]
         local = s.window > 0 and self.a.windowed(i)
         mask = self.inputs.local_mask if local else self.inputs.mask

@@ -198,7 +198,7 @@ def decode(
 ) -> Tensor:
     """Logits (T, vocabulary) of the tokens behind each of ``ids`` (T,).
 
-    rows: int32 (T,), the places of the cache that they write; mask: float16 (T, n), 0 or -inf for the first n places;
+    rows: int32 (T,), the cells of the cache that they write; mask: float16 (T, n), 0 or -inf for the first n cells;
     cache: keys and values (cells, E) of each layer; crossed: those of the window
     """
     x = ops.get_rows(w["decoder.token_embedding.weight"], ids)

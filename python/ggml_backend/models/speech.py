@@ -84,7 +84,7 @@ class Transcript:
 
 @dataclass(frozen=True)
 class _Beam:
-    """A text that may be the best. ``cells``: the places of the cache that its prompt and tokens have; ``score``: the
+    """A text that may be the best. ``cells``: the cells of the cache that its prompt and tokens have; ``score``: the
     logarithm of its probability."""
 
     tokens: tuple[int, ...]
@@ -155,7 +155,7 @@ class SpeechModel(Model):
         self._encoder: _Step | None = None
 
     def _layers(self, name: str, n: int) -> _Layers:
-        """Keys and values of ``n`` places in memory of their own."""
+        """Keys and values of ``n`` cells in memory of their own."""
         context, shape = Context(), (n, self._s.embd)
         layers = [
             (
@@ -218,8 +218,8 @@ class SpeechModel(Model):
         n_cells = min(-(-(last + 1) // 64) * 64, self._cache.n_cells)
         step = self._step_of(len(tokens), n_cells)
         mask = np.full((len(tokens), n_cells), -np.inf, np.float16)
-        for row, places in zip(mask, seen, strict=True):
-            row[list(places)] = 0
+        for row, visible in zip(mask, seen, strict=True):
+            row[list(visible)] = 0
         scheduler.allocate(step.graph)
         step.inputs["ids"].set(np.array(tokens, np.int32))
         step.inputs["positions"].set(np.array(positions, np.int32))
@@ -231,8 +231,8 @@ class SpeechModel(Model):
 
     def _decode_prompt(self, prompt: Sequence[int]) -> FloatArray:
         """Logits (vocabulary,) after a prompt, which gets the first cells."""
-        places = range(len(prompt))
-        logits: FloatArray = self._decode(prompt, places, places, [places[: i + 1] for i in places])[-1]
+        cells = range(len(prompt))
+        logits: FloatArray = self._decode(prompt, cells, cells, [cells[: i + 1] for i in cells])[-1]
         return logits
 
     def _step_of(self, n_tokens: int, n_cells: int) -> _Step:

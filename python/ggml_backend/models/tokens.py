@@ -56,7 +56,9 @@ PATTERNS: Mapping[str, str] = {
 }
 """The regular expression that cuts text before BPE, by ``tokenizer.ggml.pre``."""
 
-_WHOLE_PIECES = frozenset({"llama-bpe", "llama3", "llama-v3", "pixtral", "tekken"})  # no merges if a cut is a piece
+_WHOLE_PIECES = frozenset(
+    {"llama-bpe", "llama3", "llama-v3", "pixtral", "tekken"}
+)  # text between two cuts that is a piece becomes its token, without merges
 _SINGLE_DIGITS = frozenset({"smollm"})  # cut apart before the pattern
 _NORMAL_FORM_C = frozenset({"qwen2", "deepseek-r1-qwen", "modern-bert", "olmo", "mpt"})
 
@@ -344,7 +346,7 @@ class _Unigram(_SpaceMarked):
 
         super().__init__(keys)
         scores = keys.numbers("tokenizer.ggml.scores", 0.0, len(self.pieces))
-        # A text has no spaces when the engine sees it: a piece with a space in front matches nothing.
+        # Only normal pieces may match. The others get a space in front: the engine never sees a text with spaces.
         vocab = [
             (p, s) if t == _NORMAL and p else (f" {p}", 0.0)
             for p, s, t in zip(self.pieces, scores, self._types, strict=True)

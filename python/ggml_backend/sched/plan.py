@@ -128,7 +128,7 @@ class CopyInfo:
     """
 
     name: str
-    src_backend: str  #: "host" for memory of the user that belongs to none of the backends
+    src_backend: str  #: "host" for memory that the user owns and none of the backends has
     dst_backend: str
     nbytes: int
     split: int  #: index of the split after the copy; for a write-back, before it

@@ -210,12 +210,13 @@ def gives_capsules(value: Any) -> bool:
     return hasattr(value, "__dlpack__")
 
 
-def take_array(value: Any, what: str, *, copy: bool = False) -> tuple[Any, Any]:
-    """:func:`take` for any array. An array that DLPack cannot exchange goes through NumPy."""
+def take_array(value: Any, *, copy: bool = False) -> tuple[Any, Any]:
+    """:func:`take` for any array given to ``from_dlpack``. An array that DLPack cannot exchange goes through NumPy."""
     if gives_capsules(value):
-        return take(value, what, copy=copy)
-    array, element = elements_of(value, what)
-    return described(array, dtype_of_array(array, what) if element is None else element, what), array
+        return take(value, "from_dlpack", copy=copy)
+    array, element = elements_of(value, "from_dlpack")
+    dtype = dtype_of_array(array, "from_dlpack") if element is None else element
+    return described(array, dtype, "from_dlpack"), array
 
 
 # -------------------------------------------------------------------------------------------------------- for NumPy

@@ -162,14 +162,14 @@ def share(context: Any, x: Any, name: bytes | None, usage: int, copy: bool | Non
     if is_masked(x):
         elements_of(x, "from_dlpack")  # raises the exact error
     if copy is False and not is_numpys and not (hasattr(x, "__dlpack__") or _has_memory(x)):
-        take_array(x, "from_dlpack")  # may raise a more exact error
+        take_array(x)  # may raise a more exact error
         raise InvalidArgumentError(f"from_dlpack: {kind_of(x)} has no memory to share; copy=None copies its values")
     also = 0 if watch is None else id(watch)
     by_capsule = gives_capsules(x)
     if copy is None and by_capsule and not is_numpys and is_elsewhere(x):
         return None
     if not by_capsule:
-        array, owner = take_array(x, "from_dlpack")
+        array, owner = take_array(x)
         status = _share_array(context, array, id(owner), also, usage, label, found, _WHAT)
     else:
         capsule = ask(x, "from_dlpack")

@@ -229,7 +229,7 @@ class Context(Handle):
                 return Tensor(self, pointer, core.h)
             if copy is False:
                 not_shared()
-        return self._copied(*elements_over(*take_array(x, "from_dlpack", copy=True)), name, usage)
+        return self._copied(*elements_over(*take_array(x, copy=True)), name, usage)
 
     def _copied(self, array: np.ndarray[Any, Any], element: DType, name: str | None, usage: Usage) -> Tensor:
         """A tensor with its own host memory, and a copy of an array's elements (bfloat16: of the bits)."""

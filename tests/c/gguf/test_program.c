@@ -1,55 +1,20 @@
 // Program files: their graphs compute what the test computes by hand, share weights and states, and
 // damaged files are refused or harmless.
 #define _POSIX_C_SOURCE 200809L // mkstemp
-#include <unistd.h>
 
 #include "base/mem.h"
 #include "ggml-backend-impl.h"
 #include "ggml-program.h"
 #include "gguf/gguf_impl.h"
 #include "tensor/nodes.h"
-#include "test.h"
-
-__attribute__((visibility("default"))) const char * __asan_default_options(void);
-const char * __asan_default_options(void) {
-    return "allocator_may_return_null=1"; // damaged files request any amount
-}
+#include "test_damage.h"
 
 enum { N_IN = 4, N_OUT = 3, N_GRAPHS = 2 };
 
 static const float W[N_OUT][N_IN] = { { 1, 2, -1, 0.5f }, { -3, 0, 2, 1 }, { 0.25f, -1, 4, -2 } };
 static const float B[N_OUT] = { 0.5f, -1, 2 }, S[N_OUT] = { 10, 20, 30 };
 
-static char path[] = "/tmp/gb_program_XXXXXX";
 static uint8_t whole[20000], damaged[20000];
-
-static void new_path(void) {
-    strcpy(path, "/tmp/gb_program_XXXXXX");
-    const int fd = mkstemp(path);
-    if (fd >= 0) {
-        close(fd);
-    }
-}
-
-static void write_bytes(const void * data, size_t size) {
-    remove(path);
-    FILE * f = fopen(path, "wb");
-    if (f == NULL || fwrite(data, 1, size, f) != size) {
-        test_fail(__FILE__, __LINE__, "cannot write %s", path);
-    }
-    if (f) {
-        fclose(f);
-    }
-}
-
-static size_t read_bytes(uint8_t * data, size_t max) {
-    FILE * f = fopen(path, "rb");
-    const size_t size = f ? fread(data, 1, max, f) : 0;
-    if (f) {
-        fclose(f);
-    }
-    return size;
-}
 
 // ---------------------------------------------------------------------------------------------------------- the writer
 

@@ -121,10 +121,10 @@ static double pixel(const struct model * m, int x, int y, int c) { // of the pad
 }
 
 // The position of element i of `to` in `from`: two indices and the weight of the second.
-static void between(int i, int from, int to, int * a, int * b, double * second) {
-    const double x = fmax(0, (i + 0.5) * from / to - 0.5);
-    *a = (int) fmin(floor(x), from - 1);
-    *b = (int) fmin(*a + 1, from - 1);
+static void between(int i, int to, int * a, int * b, double * second) {
+    const double x = fmax(0, (i + 0.5) * TABLE / to - 0.5);
+    *a = (int) fmin(floor(x), TABLE - 1);
+    *b = (int) fmin(*a + 1, TABLE - 1);
     *second = x - floor(x);
 }
 
@@ -132,8 +132,8 @@ static double table_at(const struct model * m, int gx, int gy, int d) {
     const double * t = m->w.v[m->table] + d * TABLE * TABLE;
     int x0, x1, y0, y1;
     double fx, fy;
-    between(gx, TABLE, GW, &x0, &x1, &fx);
-    between(gy, TABLE, GH, &y0, &y1, &fy);
+    between(gx, GW, &x0, &x1, &fx);
+    between(gy, GH, &y0, &y1, &fy);
     return (1 - fy) * ((1 - fx) * t[y0 * TABLE + x0] + fx * t[y0 * TABLE + x1]) +
            fy * ((1 - fx) * t[y1 * TABLE + x0] + fx * t[y1 * TABLE + x1]);
 }

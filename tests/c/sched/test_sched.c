@@ -244,7 +244,7 @@ static void results_are_written_back(void) {
     CHECK_AT(write, 3, 32); // the old content of that part, doubled
     CHECK_AT(sum, 0, 2 * (4 + 1 + 4 + 9 + 16));
     CHECK(strstr(ggml_backend_sched_explain(p.sched, write), "written back to 'cache'") != NULL);
-    // the whole result in memory of the user, on a device that the backend cannot use
+    // the whole result in the user's memory, on a device that the backend cannot use
     struct ggml_cgraph * other = ggml_new_graph(p.ctx);
     struct ggml_tensor * r = ggml_sqr(p.ctx, x);
     put(&p, r, 1, false);
@@ -369,7 +369,7 @@ static void leafs_move_with_their_assignment(void) {
     OK(ggml_backend_sched_graph_compute(p.sched, p.graph));
     CHECK_STR(splits(&p), "CPU:0-1");
     CHECK_AT(y, 3, 36);
-    // a leaf in memory of the user cannot move
+    // a leaf in the user's memory cannot move
     struct ggml_cgraph * other = ggml_new_graph(p.ctx);
     struct ggml_tensor * fixed = put(&p, leaf(&p, "fixed", 4, 1), 1, false);
     ggml_build_forward_expand(other, ggml_sqr(p.ctx, fixed));

@@ -6,8 +6,8 @@
 
 enum { N = 13, WIDTH = 4 };
 
-// A chain of `n` nodes. Node i runs on device i mod the number of devices. Each result has its own
-// memory of the user.
+// A chain of `n` nodes. Node i runs on device i mod the number of devices. The test allocates
+// the memory of each result.
 struct chain {
     struct place p;
     struct ggml_tensor * x;
@@ -167,7 +167,7 @@ static void aborts_at_each_poll(void) {
 
 // ------------------------------------------------------------------------------------------------------------- devices
 
-static void failing_operators(void) {
+static void failed_operators_can_run_elsewhere(void) {
     static const char * const ops[] = { "add", "scale", "mul", "sub" };
     for (int k = 0; k < 4; k++) {
         char devices[64];
@@ -232,7 +232,7 @@ static bool works_with(const char * devices) {
     return status == GGML_STATUS_SUCCESS;
 }
 
-static void memory_of_each_size(void) {
+static void runs_fit_or_fail_at_each_size(void) {
     bool worked = false;
     int first = -1;
     for (int size = 0; size <= 4096; size += 64) {
@@ -246,7 +246,7 @@ static void memory_of_each_size(void) {
     CHECK(first > 64 && first < 1024);
 }
 
-static void each_device_allocation_fails(void) {
+static void failed_device_allocations_are_reported(void) {
     int n = 0;
     for (bool works = false; !works && n < 50; n++) {
         char devices[64];
@@ -264,7 +264,7 @@ static void free_device(struct chain * c, int b) {
 }
 
 // Makes all queries. Errors are fine. Freed objects must not be accessed.
-static void ask_everything(struct chain * c) {
+static void make_all_queries(struct chain * c) {
     ggml_backend_sched_t sched = c->p.sched;
     struct ggml_backend_sched_split_info split;
     struct ggml_backend_sched_transfer transfer;
@@ -295,7 +295,7 @@ static void ask_everything(struct chain * c) {
     OK(ggml_backend_sched_synchronize(sched));
 }
 
-static void check_says_which(struct chain * c, const char * name) {
+static void check_names_freed(struct chain * c, const char * name) {
     typedef enum ggml_status (*act)(ggml_backend_sched_t, struct ggml_cgraph *);
     const act acts[] = { ggml_backend_sched_graph_compute, ggml_backend_sched_graph_compute_async,
         ggml_backend_sched_alloc_graph, ggml_backend_sched_reserve, ggml_backend_sched_plan_graph,
@@ -309,7 +309,7 @@ static void check_says_which(struct chain * c, const char * name) {
 
 // Frees each device at each stage. Runs fail with its name, finished results can be read, and the
 // scheduler can be queried, reset and freed.
-static void freed_backends(void) {
+static void freed_backends_are_named(void) {
     static const char * const names[] = { "A", "B", "CPU" };
     for (int k = 0; k < 3 * 6; k++) {
         const int b = k % 3, stage = k / 3;
@@ -329,16 +329,16 @@ static void freed_backends(void) {
             OK(ggml_backend_sched_synchronize(c.p.sched));
         }
         free_device(&c, b);
-        check_says_which(&c, names[b]);
-        ask_everything(&c);
+        check_names_freed(&c, names[b]);
+        make_all_queries(&c);
         if (stage > 0) {
             check_ran_up_to(&c, N - 1);
         }
         if (stage % 2) {
             OK(ggml_backend_sched_reset(c.p.sched));
-            check_says_which(&c, names[b]);
+            check_names_freed(&c, names[b]);
             free_device(&c, (b + 1) % 3);
-            ask_everything(&c);
+            make_all_queries(&c);
         }
         ggml_clear_error();
         ggml_backend_sched_free(others);
@@ -347,7 +347,7 @@ static void freed_backends(void) {
 }
 
 // Other schedulers still work, and a freed scheduler gets no calls.
-static void freed_backends_of_others(void) {
+static void other_schedulers_work_after_a_backend_is_freed(void) {
     struct chain c;
     REQUIRE(open_chain(&c, "SIM:name=A SIM:name=B CPU"));
     ggml_backend_t extra = ggml_backend_reg_init_backend_from_str("SIM:name=extra");
@@ -395,7 +395,7 @@ static uint64_t hash_of(const struct ggml_cgraph * graph, bool places) {
     return h;
 }
 
-static void two_schedulers_in_turn(void) {
+static void two_schedulers_alternate_on_a_graph(void) {
     OPEN(p, "SIM:name=A SIM:name=B CPU");
     ggml_backend_t other_devices[] = { p.backends[1], p.backends[2] };
     ggml_backend_sched_t scheds[] = { p.sched, ggml_backend_sched_new(other_devices, NULL, 2, 0) };
@@ -422,6 +422,6 @@ static void two_schedulers_in_turn(void) {
     close_place(&p);
 }
 
-TEST_MAIN(TEST(callbacks_stop_at_each_node), TEST(aborts_at_each_poll), TEST(failing_operators),
-    TEST(memory_of_each_size), TEST(each_device_allocation_fails), TEST(freed_backends), TEST(freed_backends_of_others),
-    TEST(two_schedulers_in_turn))
+TEST_MAIN(TEST(callbacks_stop_at_each_node), TEST(aborts_at_each_poll), TEST(failed_operators_can_run_elsewhere),
+    TEST(runs_fit_or_fail_at_each_size), TEST(failed_device_allocations_are_reported), TEST(freed_backends_are_named),
+    TEST(other_schedulers_work_after_a_backend_is_freed), TEST(two_schedulers_alternate_on_a_graph))

@@ -8,10 +8,10 @@
 #include "test_place.h"
 #include "test_queue.h"
 
-// ------------------------------------------------------------------------------------ the same addresses, other things
+// ------------------------------------------------------------------------------------------- addresses that are reused
 
-// A new buffer replaces the buffer of w. Its handle has the old address, as can happen without a
-// checking allocator, and mostly its memory, too.
+// Frees the buffer of w and puts a new one behind the same handle, as if the allocator had returned
+// the old addresses. Places w in it again.
 static void place_again(struct place * p, struct ggml_tensor * w, int device, float value) {
     ggml_backend_buffer_t handle = p->buffers[0];
     handle->iface.free_buffer(handle);
@@ -97,7 +97,7 @@ static GGML_CALL void lazy_free(ggml_backend_t backend, ggml_backend_graph_plan_
 
 // A backend's prepared objects stay valid until the end of a run.
 static void buffers_are_freed_during_a_run(void) {
-    SKIP_IF_CHECKED("none is left running");
+    SKIP_IF_CHECKED("no run is left pending");
     OPEN(p, "CPU");
     struct ggml_backend backend = *p.backends[0];
     ggml_backend_t backends[1] = { &backend };

@@ -42,7 +42,7 @@ static void check_arena(struct place * p, int b, const struct ggml_backend_sched
     CHECK(peak == arena.peak + arena.leafs + arena.replicas);
 }
 
-// A matrix is in memory of the user on the last device, and read on the first one. The report
+// A matrix is in the user's memory on the last device, and read on the first one. The report
 // mentions it only without the usage WEIGHTS. Another node in an earlier split may have caused its
 // copy.
 static void unmarked_weights(void) {

@@ -85,7 +85,7 @@ struct scene {
 
     ggml_backend_t devices[DEVICES];
     ggml_backend_buffer_t buffers[LEAFS];
-    ggml_backend_buffer_t results[RESULTS]; // of nodes in memory of the user
+    ggml_backend_buffer_t results[RESULTS]; // of nodes in the user's memory
     int n_results;
     ggml_backend_buffer_t packed; // one for all leafs on the last device; NULL: each leaf has its own
     size_t packed_end;
@@ -680,9 +680,9 @@ static bool compute(struct scene * w, int which, int g, int mode) {
     return arenas_are_safe(sched) && same_results(w, g);
 }
 
-static bool allocate(struct scene * w, int which) {
+static bool allocate(struct scene * w) {
     for (int g = 0; g < GRAPHS; g++) {
-        if (ggml_backend_sched_alloc_graph(w->scheds[which], w->graphs[g].graph) != GGML_STATUS_SUCCESS) {
+        if (ggml_backend_sched_alloc_graph(w->scheds[0], w->graphs[g].graph) != GGML_STATUS_SUCCESS) {
             if (ran_out(w, ggml_last_status())) {
                 return false;
             }
@@ -789,7 +789,7 @@ static bool disturb(struct scene * w, int g) {
         }
         return false;
     }
-    return allocate(w, 0) && compute(w, 0, g, 0);
+    return allocate(w) && compute(w, 0, g, 0);
 }
 
 static bool act(struct scene * w) {
@@ -802,7 +802,7 @@ static bool act(struct scene * w) {
             ggml_backend_sched_reset(w->scheds[0]);
             ggml_backend_sched_reset(w->scheds[1]);
             assign_users(w, w->scheds[0]);
-            return allocate(w, 0) && compute(w, 0, g, 0);
+            return allocate(w) && compute(w, 0, g, 0);
         case 1: return compute(w, 1, g, below(2));
         case 2: return compute(w, 0, 0, 0) && compute(w, 0, 1, 0) && compute(w, 0, 0, 0);
         case 3: return fill_leafs(w) && compute(w, 0, g, 2);
@@ -955,7 +955,7 @@ static bool run_scene(struct scene * w, bool mutate, int * n_faults) {
         place_results(w, w->graphs[g].graph, one_in);
     }
     const uint64_t before = struct_hash(w);
-    bool ok = allocate(w, 0) && compute(w, 0, 0, 0) && compute(w, 0, 0, 0);
+    bool ok = allocate(w) && compute(w, 0, 0, 0) && compute(w, 0, 0, 0);
     for (int k = 2 + below(4); ok && k > 0; k--) {
         ok = act(w);
     }

@@ -385,7 +385,7 @@ struct inputs {
     struct ggml_tensor * in[4];
     struct ggml_tensor * sum;
     struct ggml_cgraph * graph;
-    ggml_backend_buffer_t buffer; // in memory of the user
+    ggml_backend_buffer_t buffer; // in the user's memory
 };
 
 static struct inputs sum_of_inputs(struct place * p, int64_t n, bool placed) {
@@ -429,7 +429,7 @@ static void inputs_travel_as_in_the_large_one(void) {
         const bool placed = k / 3 % 2, pipelined = k / 6;
         OPEN(p, devices[k % 3]);
         OK(ggml_backend_sched_set_n_copies(p.sched, pipelined ? 2 : 1));
-        // in memory of the user: in this size no two are adjacent, in other sizes some could be
+        // in the user's memory: in this size no two are adjacent, in other sizes some could be
         struct inputs large = sum_of_inputs(&p, 41, placed);
         OK(ggml_backend_sched_reserve(p.sched, large.graph));
         for (int64_t n = 1; n <= 41; n++) {

@@ -1,48 +1,12 @@
 // Graph files: an exported graph is imported and computes the same. Damaged files of all kinds are
 // refused without leaks.
 #define _POSIX_C_SOURCE 200809L // mkstemp, dup2
-#include <unistd.h>
 
 #include "base/mem.h"
 #include "builders.h"
 #include "ggml-backend.h"
 #include "tensor/tensor.h"
-#include "test.h"
-
-__attribute__((visibility("default"))) const char * __asan_default_options(void);
-const char * __asan_default_options(void) {
-    return "allocator_may_return_null=1"; // damaged files request any amount
-}
-
-static char path[] = "/tmp/gb_graph_XXXXXX";
-
-static void new_path(void) {
-    strcpy(path, "/tmp/gb_graph_XXXXXX");
-    const int fd = mkstemp(path);
-    if (fd >= 0) {
-        close(fd);
-    }
-}
-
-static void write_bytes(const void * data, size_t size) {
-    remove(path); // closing a file that was truncated waits for the disk (ext4)
-    FILE * f = fopen(path, "wb");
-    if (f == NULL || fwrite(data, 1, size, f) != size) {
-        test_fail(__FILE__, __LINE__, "cannot write %s", path);
-    }
-    if (f) {
-        fclose(f);
-    }
-}
-
-static size_t read_bytes(uint8_t * data, size_t max) {
-    FILE * f = fopen(path, "rb");
-    const size_t size = f ? fread(data, 1, max, f) : 0;
-    if (f) {
-        fclose(f);
-    }
-    return size;
-}
+#include "test_damage.h"
 
 static struct ggml_tensor * random_leaf(struct ggml_context * ctx, enum ggml_type type, int64_t ne0, int64_t ne1) {
     struct ggml_tensor * t = ggml_new_tensor_2d(ctx, type, ne0, ne1);

@@ -82,17 +82,15 @@ def test_rows_are_kinds_if_no_node_has_a_name() -> None:
     assert not all(row.name == row.kind for row in profile_of("hidden", "y").table(limits=False))
 
 
-def low_limits(presence: float) -> MachineLimits:
+def low_limits() -> MachineLimits:
     """Limits that every machine exceeds a thousand times."""
-    return MachineLimits(
-        "any", 1, dict.fromkeys(("f32", "bytes", "bf16"), 1e3), {1 << 28: 1e3}, {1 << 28: 1e3}, presence
-    )
+    return MachineLimits("any", 1, dict.fromkeys(("f32", "bytes", "bf16"), 1e3), {1 << 28: 1e3}, {1 << 28: 1e3}, 0.5)
 
 
 def test_impossible_shares_and_a_busy_machine_are_marked(monkeypatch: pytest.MonkeyPatch) -> None:
     profile = profile_of()
     levels = profile.limits()
-    monkeypatch.setattr(gb.profile.Profile, "limits", lambda self, **_: dict.fromkeys(levels, low_limits(0.5)))
+    monkeypatch.setattr(gb.profile.Profile, "limits", lambda self, **_: dict.fromkeys(levels, low_limits()))
     table = profile.table()
     assert re.search(r"\d%! ", str(table))
     assert [note.split(":")[0] for note in table.notes] == [
@@ -104,7 +102,7 @@ def test_impossible_shares_and_a_busy_machine_are_marked(monkeypatch: pytest.Mon
 
 
 def test_presence_is_kept_in_files() -> None:
-    data = limits_to_json(low_limits(0.5))
+    data = limits_to_json(low_limits())
     assert limits_from_json(data).presence == 0.5
     del data["presence"]  # a file of an earlier version
     assert limits_from_json(data).presence == 1.0

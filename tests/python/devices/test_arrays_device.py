@@ -204,7 +204,8 @@ def test_widened_weights_follow_changes(text, dtype, rng):
 # ------------------------------------------------------------------------------------------------------ fused operators
 
 
-def bert_layer(ctx: gb.Context, batch: int = 2, tokens: int = 7, heads: int = 3, size: int = 8) -> tuple[Any, Any]:
+def bert_layer(ctx: gb.Context) -> tuple[Any, Any]:
+    batch, tokens, heads, size = 2, 7, 3, 8
     width = heads * size
     given = {n: ctx.tensor(s, name=n) for n, s in {
         "x": (batch * tokens, width), "mask": (batch, 1, 1, tokens), **{f"w{i}": (width, width) for i in range(4)},

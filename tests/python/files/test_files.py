@@ -26,11 +26,11 @@ from ggml_backend.sched._costs import write_costs
 Write = Callable[[Path], Any]
 
 
-def plan_of(name: str = "y") -> tuple[gb.Scheduler, gb.Graph, Any]:
+def plan_of() -> tuple[gb.Scheduler, gb.Graph, Any]:
     cpu = gb.Backend("CPU", n_threads=1)
     ctx = gb.Context()
     x = ctx.tensor((64, 64), name="x")
-    graph = ctx.graph((x + x).named(name))
+    graph = ctx.graph((x + x).named("y"))
     sched = gb.Scheduler([cpu])
     plan = sched.prepare(graph)
     x.set(1.0)

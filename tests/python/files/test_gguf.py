@@ -1,4 +1,4 @@
-"""GGUF files: reading and writing against the package ``gguf``, placement on backends, split files."""
+"""GGUF files: reading and writing beside the package ``gguf``, loading on backends, and failed writes."""
 
 from __future__ import annotations
 
@@ -103,10 +103,10 @@ def test_texts(tmp_path: Path) -> None:
     assert file.metadata["list"] == TEXTS
     assert file.metadata["none"] == []
     assert [file.metadata[f"k{i}"] for i in range(len(TEXTS))] == TEXTS
-    writer2 = their_writer(other)
-    writer2.add_array("list", [t for t in TEXTS if t])
-    writer2.add_string("long", TEXTS[-1])
-    finish(writer2)
+    other_writer = their_writer(other)
+    other_writer.add_array("list", [t for t in TEXTS if t])
+    other_writer.add_string("long", TEXTS[-1])
+    finish(other_writer)
     file = gb.gguf.open(other)
     assert file.metadata["list"] == TEXTS[1:]
     assert file.metadata["long"] == TEXTS[-1]
@@ -264,10 +264,10 @@ def test_plain_tensors_both_ways(tmp_path: Path, rng: np.random.Generator, dtype
     np.testing.assert_array_equal(reader.tensors[0].data.reshape(shape), array)
     np.testing.assert_array_equal(reader.tensors[1].data.reshape(shape), array[..., ::-1])
     assert tuple(int(n) for n in reader.tensors[0].shape) == shape[::-1]
-    theirs_ = their_writer(other)
-    theirs_.add_tensor("first", array)
-    theirs_.add_tensor("second", np.ascontiguousarray(array[..., ::-1]))
-    finish(theirs_)
+    other_writer = their_writer(other)
+    other_writer.add_tensor("first", array)
+    other_writer.add_tensor("second", np.ascontiguousarray(array[..., ::-1]))
+    finish(other_writer)
     for path in (ours, other):
         tensor = gb.gguf.open(path).tensors["second"]
         assert tensor.shape == shape
@@ -288,9 +288,9 @@ def test_quantized_tensors_both_ways(tmp_path: Path, rng: np.random.Generator, d
     found = gguf.GGUFReader(ours).tensors[0]
     assert found.tensor_type == kind
     np.testing.assert_array_equal(np.asarray(found.data).view(np.uint8).reshape(blocks.shape), blocks)
-    writer2 = their_writer(other)
-    writer2.add_tensor("w", blocks, raw_dtype=kind)
-    finish(writer2)
+    other_writer = their_writer(other)
+    other_writer.add_tensor("w", blocks, raw_dtype=kind)
+    finish(other_writer)
     assert ours.read_bytes() == other.read_bytes()
     tensor = gb.gguf.open(other).tensors["w"]
     assert tensor.shape == array.shape
@@ -315,11 +315,11 @@ def test_alignments(tmp_path: Path, cpu: gb.Backend, alignment: int) -> None:
         assert reader.alignment == alignment
         for tensor in reader.tensors:
             np.testing.assert_array_equal(tensor.data, arrays[tensor.name])
-        writer2 = their_writer(other)
-        writer2.add_custom_alignment(alignment)
+        other_writer = their_writer(other)
+        other_writer.add_custom_alignment(alignment)
         for name, array in arrays.items():
-            writer2.add_tensor(name, array)
-        finish(writer2)
+            other_writer.add_tensor(name, array)
+        finish(other_writer)
         np.testing.assert_array_equal(gb.gguf.open(other).tensors["t2"].numpy(), arrays["t2"])
     weights = file.load(cpu)
     for name, array in arrays.items():

@@ -165,7 +165,7 @@ def test_reset_statistics_repeat_no_warning(ctx, cpu, weak):
 
 
 def placed(ctx, backend, usage, n=512):
-    """A product with weights in a buffer of the user."""
+    """A product with weights in a user's buffer."""
     w, x = ctx.tensor((n, n), name="w"), ctx.tensor((4, n), name="x")
     buffer = backend.allocate(w.nbytes, usage)
     buffer.place(w)
@@ -218,7 +218,7 @@ def test_warnings_name_weights_of_each_operator(ctx, cpu, sim, how):
 
 
 def test_copied_tensors_other_than_weights(ctx, cpu, sim):
-    """Inputs and results in memory of the user, small weights, and tensors in memory of the
+    """Inputs and results in the user's memory, small weights, and tensors in memory of the
     scheduler."""
     x, w, y, graph, _ = placed(ctx, sim, "any", 128)
     with gb.Scheduler([cpu, sim]) as sched:

@@ -155,7 +155,7 @@ def test_results_in_other_memory_and_views(ctx, rng, cpu, slow):
 
 
 def test_host_memory_waits_for_the_device_that_writes_it(ctx, rng, cpu):
-    """numpy() of a tensor in a buffer of the user waits for a device that still computes it."""
+    """numpy() of a tensor in a user's buffer waits for a device that still computes it."""
     device = gb.Backend("SIM:delay=30ms")
     home = gb.Context()
     source, kept = home.tensor((4, 8), name="source"), home.tensor((4, 8), name="kept")

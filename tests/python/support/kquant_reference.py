@@ -27,9 +27,7 @@ def _levels(factor: Array, x: Array, low: int, high: int) -> Array:
     return np.clip(np.rint(factor[:, None] * x), low, high).astype(F)
 
 
-def affine(
-    n_levels: int, x: Array, w: Array, start: float, step: float, steps: int, absolute: bool
-) -> tuple[Array, Array, Array]:
+def affine(n_levels: int, x: Array, w: Array, start: float, steps: int, absolute: bool) -> tuple[Array, Array, Array]:
     """Scales, minima and levels with x ~ scale * level - minimum. Trials after a better one use its
     offset."""
     n = F(n_levels)
@@ -47,7 +45,7 @@ def affine(
         levels = _levels(factor, x - low[:, None], 0, n_levels)
         best = error(scale, offset, levels)
         for t in range(steps + 1):
-            factor = (F(start) + F(step) * F(t) + n) / (high - offset)
+            factor = (F(start) + F(0.1) * F(t) + n) / (high - offset)
             trial = _levels(factor, x - offset[:, None], 0, n_levels)
             wl = w * trial
             s1, s2, sx = _sum(wl), _sum(wl * trial), _sum(wl * x)
@@ -97,7 +95,7 @@ def _two_bits(levels: Array) -> Array:
 
 def q2_k(x: Array) -> Array:
     parts = x.reshape(-1, 16)
-    scale, minimum, fitted = affine(3, parts, np.abs(parts), -0.5, 0.1, 15, True)
+    scale, minimum, fitted = affine(3, parts, np.abs(parts), -0.5, 15, True)
     (sc, d), (mn, dmin) = _spread(scale.reshape(-1, 16), 15), _spread(minimum.reshape(-1, 16), 15)
     levels = _requantized(x.reshape(-1, 16, 16), d, dmin, sc, mn, fitted.reshape(-1, 16, 16), 3).reshape(-1, 256)
     scales = sc.astype(np.uint8) | mn.astype(np.uint8) << 4
@@ -107,7 +105,7 @@ def q2_k(x: Array) -> Array:
 def _q45(x: Array, n_levels: int, start: float, steps: int) -> tuple[Array, Array]:
     parts = x.reshape(-1, 32)
     w = np.sqrt(_sum(parts * parts) / F(32))[:, None] + np.abs(parts)
-    scale, minimum, fitted = affine(n_levels, parts, w, start, 0.1, steps, False)
+    scale, minimum, fitted = affine(n_levels, parts, w, start, steps, False)
     (sc, d), (mn, dmin) = _spread(scale.reshape(-1, 8), 63), _spread(minimum.reshape(-1, 8), 63)
     levels = _requantized(x.reshape(-1, 8, 32), d, dmin, sc, mn, fitted.reshape(-1, 8, 32), n_levels)
     s, m = sc.astype(np.uint8), mn.astype(np.uint8)

@@ -47,11 +47,10 @@ static bool add_scale(struct gb_attention * a, float value) {
     return value > 0 && add_edit(a, GB_SCORE_SCALE, value, NULL);
 }
 
-static bool add_tensor(struct gb_attention * a, enum gb_score_edit_kind kind, const struct ggml_tensor * t,
-    const struct ggml_tensor * scores) {
+static bool add_tensor(struct gb_attention * a, const struct ggml_tensor * t, const struct ggml_tensor * scores) {
     return t->type == GGML_TYPE_F32 && t->nb[0] == sizeof(float) &&
            (t->nb[1] | t->nb[2] | t->nb[3]) % sizeof(float) == 0 && t->ne[0] == scores->ne[0] && !gb_is_empty(t) &&
-           add_edit(a, kind, 0, t);
+           add_edit(a, GB_SCORE_ADD, 0, t);
 }
 
 static bool add_mask(struct gb_attention * a, const struct ggml_tensor * node) {
@@ -69,9 +68,8 @@ static bool add_node(struct gb_attention * a, const struct ggml_tensor * node, c
     }
     if (node->op == GGML_OP_ADD) {
         const struct ggml_tensor *x = node->src[0], *y = node->src[1];
-        return x == before && y != before
-                   ? add_tensor(a, GB_SCORE_ADD, y, node)
-                   : y == before && x != before && gb_same_ne(x, y) && add_tensor(a, GB_SCORE_ADD, x, node);
+        return x == before && y != before ? add_tensor(a, y, node)
+                                          : y == before && x != before && gb_same_ne(x, y) && add_tensor(a, x, node);
     }
     return node->src[0] == before && (node->op == GGML_OP_SCALE              ? add_scale(a, gb_op_param_f32(node, 0))
                                          : node->op == GGML_OP_DIAG_MASK_INF ? add_mask(a, node)
@@ -85,7 +83,7 @@ static bool add_soft_max(struct gb_attention * a, const struct ggml_tensor * nod
     const float scale = gb_op_param_f32(node, 0);
     return node->src[0] == before && gb_fuse_is_dense(node) && gb_op_param_f32(node, 1) == 0 && fabsf(scale) <= 1 &&
            add_scale(a, scale) && node->src[2] == NULL &&
-           (mask == NULL || (mask != before && add_tensor(a, GB_SCORE_ADD, mask, node)));
+           (mask == NULL || (mask != before && add_tensor(a, mask, node)));
 }
 
 // nb[i] is the distance in the copy along dimension i of the product, which PERMUTE moved.

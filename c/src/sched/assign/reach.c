@@ -1,4 +1,4 @@
-// reach.c - tells which backend can use which memory. For memory of the user the buffer type
+// reach.c - tells which backend can use which memory. For the user's memory the buffer type
 // decides, for memory of the scheduler the assigned backend.
 #include "sched/assign/assign.h"
 #include "sched/input/input.h"

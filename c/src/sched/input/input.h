@@ -22,7 +22,7 @@ enum gb_location {
     GB_LOCATION_ARENA, // the plan places it; a node computes it
     GB_LOCATION_LEAF, // the plan places it; the user sets its content
     GB_LOCATION_SHARED, // another kept plan placed this leaf
-    GB_LOCATION_USER, // in a buffer of the user, or of another scheduler
+    GB_LOCATION_USER, // in a user's buffer, or of another scheduler
     GB_LOCATION_HOST, // in plain host memory, without a buffer
 };
 
@@ -33,7 +33,7 @@ struct gb_id {
     uint8_t location; // enum gb_location; only of roots
     bool computes;
     bool keep; // only of roots: keep the content to the end of the graph
-    ggml_backend_buffer_type_t buft; // borrowed; only of roots in memory of the user: their buffer's type
+    ggml_backend_buffer_type_t buft; // borrowed; only of roots in the user's memory: their buffer's type
 };
 
 // gb_sched_collect makes it. After that only `keys` changes: binding notes addresses there. The
@@ -51,7 +51,7 @@ struct gb_sched_input {
     int32_t * chosen; // per id: the backend that the user chose, -1: none
     bool has_chosen; // `chosen` has entries other than -1
     uint8_t * weight; // per id: 1 if its buffer has usage WEIGHTS
-    bool foreign; // true if the graph uses buffers of the user
+    bool foreign; // true if the graph uses the user's buffers
     enum gb_assign_policy policy;
     int n_copies; // number of runs that may be pending at once
     bool minimal; // no replicas, no early copies: memory was short

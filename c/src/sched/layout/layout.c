@@ -105,7 +105,7 @@ static int64_t id_of(void * user_data, const struct ggml_tensor * t) {
     return id == GB_PTRMAP_ABSENT ? -1 : id;
 }
 
-// The backend whose arena has a root; -1: memory of the user, a leaf store or a replica.
+// The backend whose arena has a root; -1: the user's memory, a leaf store or a replica.
 static int arena_of(void * user_data, int64_t id, const struct ggml_tensor * t) {
     const struct layout * l = user_data;
     (void) t;

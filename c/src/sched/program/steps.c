@@ -46,7 +46,7 @@ struct order {
     int32_t * first; // owned; per split: linked list of the copies issued before it; -1: none
     int32_t * last;
     int32_t * next; // owned; per copy
-    int32_t writes_user; // the last split so far that writes memory of the user, where tensors may overlap; + 1
+    int32_t writes_user; // the last split so far that writes the user's memory, where tensors may overlap; + 1
 };
 
 // True if tensors of different roots may overlap there.

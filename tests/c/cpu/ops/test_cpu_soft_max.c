@@ -8,12 +8,12 @@ static double logit(const struct ggml_tensor * node, int64_t j, const int64_t i[
     const int64_t row = i[1] + a->ne[1] * (i[2] + a->ne[2] * i[3]);
     float bias;
     memcpy(&bias, node->op_params + 1, sizeof(bias));
-    int64_t floor = 1; // of heads
-    while (2 * floor <= a->ne[2]) {
-        floor *= 2;
+    int64_t two_power = 1; // the largest one up to the number of heads
+    while (2 * two_power <= a->ne[2]) {
+        two_power *= 2;
     }
-    const double power = i[2] < floor ? (double) (i[2] + 1) : (double) (i[2] - floor) + 0.5,
-                 slope = bias == 0 ? 1 : pow(2, -(double) bias * power / (double) floor);
+    const double power = i[2] < two_power ? (double) (i[2] + 1) : (double) (i[2] - two_power) + 0.5,
+                 slope = bias == 0 ? 1 : pow(2, -(double) bias * power / (double) two_power);
     return (double) scale * at(a, j, i[1], i[2], i[3]) + (mask ? slope * at(mask, j, row % mask->ne[1], 0, 0) : 0);
 }
 
@@ -85,7 +85,7 @@ static void with_mask(void) {
     }
 }
 
-// heads of a power of two, and others
+// The number of heads is a power of two in some cases.
 static void with_bias(void) {
     for (int64_t heads = 1; heads <= 12; heads += heads == 1 ? 2 : 3) { // 1, 3, 6, 9, 12
         FOR_FLOATS(type) {

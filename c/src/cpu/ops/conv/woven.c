@@ -10,8 +10,8 @@
 #include "cpu/ops/conv/transposed.h"
 
 enum {
-    SLAB_FLOATS = 64 << 10, // about; it shall stay in the second-level cache
-    POSITIONS = 2 * GB_GEMM_NR_MAX, // that are computed before they are woven
+    SLAB_FLOATS = 64 << 10, // the aim: a slab of this size stays in the second-level cache
+    POSITIONS = 2 * GB_GEMM_NR_MAX, // positions that are computed before they are woven
     PHASES_MAX = 256,
     WEIGHTS_MAX = 4 << 20,  // floats of a tile's output channels
     BLOCK_FLOATS = 128 << 10, // of the weights of a block; they stay in the second-level cache
@@ -230,17 +230,17 @@ static void compute(const struct woven * w, int64_t o, int64_t m, int64_t f, int
     }
 }
 
-// Weaves phases of n positions of a row, ld floats apart, into at most `most` outputs.
-static void weave(const struct gb_kernels * k, int64_t n, int64_t ways, float * y, const float * x, int64_t ld,
+// Weaves n positions of each phase into a row y of at most `most` outputs. The phases are ld floats apart in x.
+static void weave(const struct gb_kernels * k, int64_t n, int64_t phases, float * y, const float * x, int64_t ld,
     int64_t most) {
-    const int64_t whole = GB_MIN(n, most / ways);
-    if (ways == 1) {
+    const int64_t whole = GB_MIN(n, most / phases);
+    if (phases == 1) {
         memcpy(y, x, (size_t) whole * sizeof(*y));
         return;
     }
-    k->weave_f32(whole, ways, y, x, ld);
-    for (int64_t f = 0; f < most - whole * ways && whole < n; f++) {
-        y[whole * ways + f] = x[f * ld + whole];
+    k->weave_f32(whole, phases, y, x, ld);
+    for (int64_t f = 0; f < most - whole * phases && whole < n; f++) {
+        y[whole * phases + f] = x[f * ld + whole];
     }
 }
 
