@@ -46,8 +46,8 @@ class Graph:
     """A network while it changes."""
 
     def __init__(self, network: Network) -> None:
-        self.network = network
-        self.readers = network.readers()
+        self.network: Network = network
+        self.readers: dict[str, int] = network.readers()
         self.producers: dict[str, Node] = {}
         self.signed: dict[str, str] = {}  # factors of rotations with their signs
         self.sums: dict[tuple[str, str], str] = {}  # of masks
