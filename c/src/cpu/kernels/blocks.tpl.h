@@ -128,25 +128,14 @@ static void f32_to_q4_0(int64_t n, void * y, const float * x) {
 
 #endif
 
-// The V_N signed bytes at p as floats.
-static inline vf bytes_at_(const int8_t * p) {
-#if HAVE_LOAD_I8
-    return v_load_i8(p);
-#else
-    float x[V_N];
-    for (int i = 0; i < V_N; i++) {
-        x[i] = (float) p[i];
-    }
-    return v_load(x);
-#endif
-}
-
 static void q8_0_to_f32(int64_t n, float * y, const void * x) {
     const uint8_t * block = x;
     for (int64_t i = 0; i < n; i += BLOCK_N, block += GB_BYTES(q8_0)) {
-        const vf d = v_set(half_at_(block));
-        for (int j = 0; j < BLOCK_N; j += V_N) {
-            v_store(y + i + j, v_mul(bytes_at_((const int8_t *) block + GB_AT(q8_0, qs) + j), d));
+        const float d = half_at_(block);
+        const int8_t * q = (const int8_t *) block + GB_AT(q8_0, qs);
+        float * v = y + i;
+        for (int j = 0; j < BLOCK_N; j++) {
+            v[j] = (float) q[j] * d;
         }
     }
 }
@@ -154,11 +143,12 @@ static void q8_0_to_f32(int64_t n, float * y, const void * x) {
 static void q4_0_to_f32(int64_t n, float * y, const void * x) {
     const uint8_t * block = x;
     for (int64_t i = 0; i < n; i += BLOCK_N, block += GB_BYTES(q4_0)) {
-        const vf d = v_set(half_at_(block)), zero = v_set(GB_ZERO(q4_0));
-        int8_t level[BLOCK_N]; // 0 to 15
+        const float d = half_at_(block);
+        uint8_t level[BLOCK_N];
         b32_store(level, b32_nibbles(block + GB_AT(q4_0, qs)));
-        for (int j = 0; j < BLOCK_N; j += V_N) {
-            v_store(y + i + j, v_mul(v_sub(bytes_at_(level + j), zero), d));
+        float * v = y + i;
+        for (int j = 0; j < BLOCK_N; j++) {
+            v[j] = (float) ((int32_t) level[j] - GB_ZERO(q4_0)) * d;
         }
     }
 }

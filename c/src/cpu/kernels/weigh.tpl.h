@@ -21,6 +21,18 @@
 
 enum { WQ_V = 32 / V_N }; // vectors of a block
 
+static inline vf wq_load_(const int8_t * p) {
+#if HAVE_LOAD_I8
+    return v_load_i8(p);
+#else
+    float x[V_N];
+    for (int i = 0; i < V_N; i++) {
+        x[i] = (float) p[i];
+    }
+    return v_load(x);
+#endif
+}
+
 // Scale of block b of row c, times the weight of the row for result j. 0 if the weight is 0.
 struct wq_factors_ {
     float of[WQ_X][WQ_BLOCKS][WQ_ROWS];
@@ -65,7 +77,7 @@ static ALWAYS_INLINE void wq_rows_(const struct wq_factors_ * f, int nx, int blo
             }
             UNROLL
             for (int i = 0; i < WQ_V; i++) {
-                q[i] = bytes_at_((const int8_t *) block + GB_AT(q8_0, qs) + i * V_N);
+                q[i] = wq_load_((const int8_t *) block + GB_AT(q8_0, qs) + i * V_N);
             }
             UNROLL
             for (int j = 0; j < nx; j++) {
@@ -124,9 +136,9 @@ static void weigh_q8_0(const struct gb_weigh * p) {
     }
 }
 
-// Floats: the sums of up to WEIGH_X results times up to WEIGH_V vectors of columns, a tile, stay in registers, so the
-// rows are read once for each tile. The first tile prefetches all columns for the others: the lines of a tile alone are
-// no sequence that a processor recognizes.
+// Floats: the sums of a tile stay in registers: up to WEIGH_X results times up to WEIGH_V vectors of columns. So the
+// rows are read once for each tile. The first tile prefetches whole rows, also for the other tiles, so that memory is
+// read in order.
 #define WEIGH_X 4
 #define WEIGH_V 8
 #if V_REGISTERS < 32
@@ -135,7 +147,7 @@ static void weigh_q8_0(const struct gb_weigh * p) {
 #    define WEIGH_OF_4 4
 #endif
 #define WEIGH_ROWS 64 // rows that stay in the first-level cache
-#define WEIGH_LATER 2048 // prefetch distance in bytes, and in rows if there are gaps between them
+#define WEIGH_LATER 2048 // prefetch distance: so many bytes of rows, without the gaps between rows
 #define WEIGH_LINE 64
 
 // True if no weight of nx results is 0. To compare each weight where it is used takes as long as to multiply.
@@ -198,19 +210,24 @@ static inline bool weigh_all_(int nx, int64_t n, const float * w, int64_t ldw) {
             }                                                                                                      \
         }                                                                                                          \
     }                                                                                                              \
-    /* All columns of nx results, in tiles of `most` vectors, then of one. */                                      \
+    /* The tiles of nv whole vectors that fit from column i on. Returns the column after them. */                  \
+    static ALWAYS_INLINE int64_t name##_tiles_(int nx, int nv, int64_t i, bool all, size_t ahead,                  \
+        const struct gb_weigh * p, const float * w, float * y) {                                                   \
+        for (; i + nv * V_N <= p->k; i += nv * V_N) {                                                              \
+            name##_tile_(nx, nv, V_N, all, i == 0 ? ahead : 0, p, (const char *) p->x + (size_t) i * sizeof(T), w, \
+                y + i);                                                                                            \
+        }                                                                                                          \
+        return i;                                                                                                  \
+    }                                                                                                              \
+    /* All columns of nx results, in tiles of `most` vectors at first. */                                          \
     static ALWAYS_INLINE void name##_results_(int nx, int most, bool all, size_t ahead, const struct gb_weigh * p, \
         const float * w, float * y) {                                                                              \
-        const char * x = p->x;                                                                                     \
-        int64_t left = p->k;                                                                                       \
-        for (; left >= most * V_N; left -= most * V_N, x += most * V_N * sizeof(T), y += most * V_N, ahead = 0) {  \
-            name##_tile_(nx, most, V_N, all, ahead, p, x, w, y);                                                   \
-        }                                                                                                          \
-        for (; left >= V_N; left -= V_N, x += V_N * sizeof(T), y += V_N, ahead = 0) {                              \
-            name##_tile_(nx, 1, V_N, all, ahead, p, x, w, y);                                                      \
-        }                                                                                                          \
-        if (left > 0) {                                                                                            \
-            name##_tile_(nx, 1, (int) left, all, ahead, p, x, w, y);                                               \
+        int64_t i = name##_tiles_(nx, most, 0, all, ahead, p, w, y);                                               \
+        i = name##_tiles_(nx, most / 2, i, all, ahead, p, w, y);                                                   \
+        i = name##_tiles_(nx, 1, i, all, ahead, p, w, y);                                                          \
+        if (i < p->k) {                                                                                            \
+            name##_tile_(nx, 1, (int) (p->k - i), all, i == 0 ? ahead : 0, p,                                      \
+                (const char *) p->x + (size_t) i * sizeof(T), w, y + i);                                           \
         }                                                                                                          \
     }                                                                                                              \
     static ALWAYS_INLINE void name##_block_(bool all, const struct gb_weigh * p) {                                 \

@@ -641,14 +641,16 @@ static void test_rows_columns_bf16(const struct gb_kernels * k) {
 
 // Random rows times random weights, in double precision. A row with the weight 0 may be NaN.
 static void check_weigh(const char * name, gb_kernel_weigh * fn, size_t element, element_value value) {
-    enum { K = 150, LD = K + 7, ROWS = 7, RESULTS = 9 };
+    enum { K = 150, LD = K + 7, ROWS = 67, RESULTS = 9 }; // more rows than one pass takes
     static float floats[ROWS * LD], w[RESULTS * ROWS], y[RESULTS * (K + 3)], before[RESULTS * (K + 3)];
     static uint16_t halves[ROWS * LD];
     const uint16_t nan_bits = 0x7fc0; // of both 16-bit types
     for (int pass = 0; pass < 600; pass++) {
-        const int n = (int) test_random_int(0, ROWS), nx = (int) test_random_int(1, RESULTS), ldy = K + pass % 3;
+        const int n = (int) test_random_int(0, pass % 5 == 0 ? ROWS : 7), nx = (int) test_random_int(1, RESULTS);
+        const int ldy = K + pass % 3;
         const int64_t width = test_random_int(0, K);
-        const int empty = pass % 2 == 0 ? (int) test_random_int(0, ROWS - 1) : -1; // a row without weight
+        const int empty = pass % 2 == 0 ? (int) test_random_int(0, GB_MAX(n - 1, 0)) : -1; // a row without weight
+        const bool zeros = pass % 4 < 2;
         const char * x = element == 4 ? (const char *) (floats + pass % 7) : (const char *) (halves + pass % 7);
         fill_columns(floats, halves, ROWS * LD);
         for (int i = 0; i < K && empty >= 0; i++) {
@@ -656,7 +658,7 @@ static void check_weigh(const char * name, gb_kernel_weigh * fn, size_t element,
             halves[empty * LD + pass % 7 + i] = nan_bits;
         }
         for (int i = 0; i < RESULTS * ROWS; i++) {
-            w[i] = i % ROWS == empty || test_random() % 8 == 0 ? 0 : random_value(TAME);
+            w[i] = i % ROWS == empty || (zeros && test_random() % 8 == 0) ? 0 : random_value(TAME);
         }
         for (size_t i = 0; i < sizeof(y) / sizeof(y[0]); i++) {
             y[i] = before[i] = random_value(TAME);
