@@ -69,8 +69,8 @@ class State:
         # Failures and tickets of queued work that no caller has waited for yet. They have no lock: an interrupt
         # right after acquiring it would hold it forever. Each access is one atomic step.
         self.failures: deque[BaseException] = deque()
-        self.waiting: set[int] = set()  # the waits in progress for queued work
         self.queued: deque[_Ticket] = deque()
+        self.waiting: set[int] = set()  # the waits in progress for queued work
 
     def run(self, program: Callable[[], object]) -> None:
         """Computes now, or submits to the device's queue."""

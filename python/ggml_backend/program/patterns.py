@@ -1,8 +1,8 @@
 """Groups of nodes that one operator computes: norms, GELU, gated units, attention.
 
 A pattern is an expression of operators, as libraries write it. Each pattern has a function that makes the nodes that
-take its place. All values are float32, and nodes in the middle have no other reader. So fewer nodes compute
-the same, but for rounding, for values whose squares overflow, and for infinities and NaN in keys that a mask hides.
+take its place. All values are float32, and nodes in the middle have no other reader. The results are the same, except
+for rounding, for values whose squares overflow, and for infinities and NaN in keys that a mask hides.
 ``ggml_backend.torch.verify`` compares the result with PyTorch.
 """
 

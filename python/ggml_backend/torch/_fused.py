@@ -1,4 +1,4 @@
-"""What PyTorch computes for the nodes that fusions make, where a rule refuses them."""
+"""Functions of PyTorch for nodes that fusions make. They run where a rule refuses such a node."""
 
 from __future__ import annotations
 

@@ -193,7 +193,7 @@ def test_a_mistake_in_written_out_attention_is_found(monkeypatch):
 
 
 class WrittenOut(nn.Module):
-    """What fusions make of it: two norms, GELU, a gated unit, a rotation, attention with a cap and without one."""
+    """Fusions find two norms, GELU, a gated unit, a rotation, and attention with a cap and without one."""
 
     def forward(self, x):
         x = x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-6)

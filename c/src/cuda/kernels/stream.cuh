@@ -3,8 +3,8 @@
 // `sh tools/check_cuda.sh 90 16 streams` compiles and measures all values on a device. Measured on an
 // H200 (copy rate 4.2 TB/s, 132 multiprocessors), weights of 8192 x 8192: one row of Q4_0 reads at
 // 54 % of the copy rate, eight rows at 30 %. At 750 ns, 24 KB in flight on a multiprocessor are
-// enough for 4.2 TB/s. The kernel of one row has 71 KB in flight, and that of few rows 55 KB. So too
-// few bytes are not the first cause.
+// enough for 4.2 TB/s. The kernel of one row has 71 KB in flight, and that of few rows 55 KB. So a
+// lack of bytes in flight is not the first cause.
 //
 //   0  as measured. One row: of 10.8 cycles between two instructions of a warp, 5.8 go to waiting for
 //      loads. The loop waits for the weights, then loads 48 bytes of activations for each lane, and

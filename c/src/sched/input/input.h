@@ -22,7 +22,7 @@ enum gb_location {
     GB_LOCATION_ARENA, // the plan places it; a node computes it
     GB_LOCATION_LEAF, // the plan places it; the user sets its content
     GB_LOCATION_SHARED, // another kept plan placed this leaf
-    GB_LOCATION_USER, // in a user's buffer, or of another scheduler
+    GB_LOCATION_USER, // in a buffer of the user's or of another scheduler
     GB_LOCATION_HOST, // in plain host memory, without a buffer
 };
 
